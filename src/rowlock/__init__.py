@@ -1,0 +1,54 @@
+"""rowlock: a durable job queue in the database you already run."""
+
+from rowlock._version import __version__
+from rowlock.app import Rowlock
+from rowlock.errors import (
+    CancelRequested,
+    ConfigurationError,
+    Fail,
+    InvalidPayload,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    RetryLater,
+    RowlockError,
+    StoreBusy,
+    StoreError,
+    UnknownTask,
+    WrongState,
+)
+from rowlock.job import Claim, Ending, Job, Outcome, Progress, State
+from rowlock.polling.poller import Poller
+from rowlock.retry import Retry
+from rowlock.running.context import JobContext
+from rowlock.strategies import get_strategy
+from rowlock.task import Task
+
+__all__ = [
+    "CancelRequested",
+    "Claim",
+    "ConfigurationError",
+    "Ending",
+    "Fail",
+    "InvalidPayload",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobFailed",
+    "JobNotFound",
+    "Outcome",
+    "Poller",
+    "Progress",
+    "Retry",
+    "RetryLater",
+    "Rowlock",
+    "RowlockError",
+    "State",
+    "StoreBusy",
+    "StoreError",
+    "Task",
+    "UnknownTask",
+    "WrongState",
+    "__version__",
+    "get_strategy",
+]

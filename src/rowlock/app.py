@@ -1,0 +1,429 @@
+"""Rowlock: the façade that users hold. Short methods only; each room is imported when it is first needed.
+
+Nothing is opened when it is made: each process opens the store on its first call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+
+from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
+from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
+from rowlock.retry import Retry
+from rowlock.task import Enqueuer, Options, Seconds, Task, check_name
+
+if TYPE_CHECKING:
+    from rowlock.insights import Stats
+    from rowlock.polling.poller import Poller
+    from rowlock.running.context import JobContext
+    from rowlock.running.execute import Hook
+    from rowlock.running.worker import Worker
+    from rowlock.settings import Settings
+    from rowlock.stores.base import Retention, Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_DAY = 86_400.0
+_FIRST_LOOK, _LONGEST_LOOK = 0.002, 0.05
+
+
+class Rowlock:
+    """A queue in a database: register tasks on it, enqueue jobs, ask about them, run workers."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        include: Sequence[str] = (),
+        poll_interval: float | None = None,
+        lease: float | None = None,
+        failed_after: float | None = None,
+        max_payload_bytes: int | None = None,
+        busy_timeout: float | None = None,
+        keep_completed_days: float | None = None,
+        keep_failed_days: float | None = None,
+    ) -> None:
+        if isinstance(include, str):
+            raise ConfigurationError(f"include={include!r}: must be a list of module names")
+        self._include = tuple(include)
+        self._arguments = {
+            "database_url": url,
+            "poll_interval": poll_interval,
+            "lease": lease,
+            "failed_after": failed_after,
+            "max_payload_bytes": max_payload_bytes,
+            "busy_timeout": busy_timeout,
+            "keep_completed_days": keep_completed_days,
+            "keep_failed_days": keep_failed_days,
+        }
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._by_name: dict[str, Task[..., Any]] = {}
+        self._hooks: list[Hook] = []
+        self._settings: Settings | None = None
+        self._store: Store | None = None
+        if url is not None:  # a URL that cannot work is refused here, where it was written
+            from rowlock.stores.address import store_for
+
+            store_for(url)
+
+    def __repr__(self) -> str:
+        return f"<Rowlock {self._arguments['database_url'] or '(from the environment)'}>"
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        timeout: Seconds | None = None,
+        expires: Seconds | None = None,
+        retry: Retry | bool | None = None,
+        unique: str = "unfinished",
+        aliases: Sequence[str] = (),
+    ) -> _TaskMaker: ...
+
+    def task(self, *function: Callable[..., Any], **given: Any) -> Any:
+        """Register a function as a task: `@app.task` or `@app.task(queue="gpu", retry=Retry(...))`."""
+        maker = _TaskMaker(self, given)
+        return maker(*function) if function else maker
+
+    def _register(self, task: Task[..., Any]) -> Task[..., Any]:
+        for name in (task.name, *task.aliases):
+            other = self._by_name.get(name)
+            if other is not None and not _same_function(other, task):
+                raise ConfigurationError(
+                    f"two different tasks want the name {name!r}: {_place(other)} and {_place(task)}; "
+                    "give one of them name=..."
+                )
+        self._tasks[task.name] = task
+        for name in (task.name, *task.aliases):
+            self._by_name[name] = task
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The registered tasks by name, without aliases."""
+        return dict(self._tasks)
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task of that name or alias, or None."""
+        return self._by_name.get(name)
+
+    def load_tasks(self) -> None:
+        """Import the modules of `include`, so that their tasks are registered."""
+        for module in self._include:
+            importlib.import_module(module)
+
+    def around(self, hook: Hook) -> Hook:
+        """Register a generator around every run: it yields once and is sent the run's `Outcome`."""
+        import inspect
+
+        if not inspect.isgeneratorfunction(hook):
+            raise ConfigurationError(f"@app.around needs a generator function that yields once, not {hook!r}")
+        self._hooks.append(hook)
+        return hook
+
+    # -- producing -------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        expires: Seconds | None = None,
+        unique_key: str | None = None,
+        unique: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Enqueue by name. An app with tasks of its own refuses names that neither it nor a worker knows."""
+        configured = self._enqueuer(check_name("task", task)).configure(
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            expires=expires,
+            unique_key=unique_key,
+            unique=unique,
+            meta=meta,
+        )
+        return configured.enqueue_named({} if args is None else args)
+
+    async def aenqueue(self, task: str, args: Mapping[str, Any] | None = None, **chosen: Any) -> Job:
+        """`enqueue` for async callers."""
+        return await _in_thread(self.enqueue, task, args, **chosen)
+
+    def _enqueuer(self, name: str) -> Enqueuer[...]:
+        found = self.find_task(name)
+        if found is None and self._include:
+            self.load_tasks()
+            found = self.find_task(name)
+        if found is not None:
+            return found
+        if self._by_name:  # a producer without the code has no tasks at all, and is trusted
+            elsewhere = {task for worker in self.store.workers() for task in worker.tasks}
+            if name not in elsewhere:
+                known = sorted({*self._by_name, *elsewhere})
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known ones are: {', '.join(known)}"
+                raise UnknownTask(f"there is no task {name!r}; {hint}")
+        return Enqueuer(self, name, None, None, Options())
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def job(self, job: int) -> Job:
+        """The job of that id; raises `JobNotFound`."""
+        found = self.store.get(_checked_id(job))
+        if found is None:
+            raise JobNotFound(f"there is no job {job}; it may have been pruned")
+        return found
+
+    def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> JobList:
+        """A page of jobs, newest first; pass its `.cursor` on for the next page."""
+        if state is not None and state not in list(State):
+            raise ConfigurationError(f"state={state!r}: must be one of {', '.join(State)}")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise ConfigurationError(f"limit={limit!r}: must be a whole number from 1 to 10000")
+        name = None if state is None else State(state).value
+        return self.store.find(state=name, queue=queue, task=task, limit=limit, cursor=cursor)
+
+    def result(self, job: int, timeout: float | None = None) -> Any:
+        """Wait for the job to end and return its result; raises JobFailed, JobCancelled or TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        look = _FIRST_LOOK
+        while True:
+            found = self.job(job)
+            if found.state.final:
+                return _result_of(found)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"job {job} ({found.task}) is still {found.state} after {timeout:g} s")
+            time.sleep(look if left is None else min(look, left))
+            look = min(look * 1.5, _LONGEST_LOOK)
+
+    async def ajob(self, job: int) -> Job:
+        """`job` for async callers."""
+        return await _in_thread(self.job, job)
+
+    async def aresult(self, job: int, timeout: float | None = None) -> Any:
+        """`result` for async callers; waits without holding a thread."""
+        import asyncio
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        look = _FIRST_LOOK
+        while True:
+            found = await self.ajob(job)
+            if found.state.final:
+                return _result_of(found)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {job} ({found.task}) is still {found.state} after {timeout:g} s")
+            await asyncio.sleep(look)
+            look = min(look * 1.5, _LONGEST_LOOK)
+
+    def history(self, job: int) -> list[HistoryEntry]:
+        """What became of a job's earlier claims, and operators' acts."""
+        return self.store.history(_checked_id(job))
+
+    def logs(self, job: int) -> list[LogEntry]:
+        """The lines that the job's runs kept with `ctx.log`."""
+        return self.store.logs(_checked_id(job))
+
+    def stats(self) -> Stats:
+        """How many jobs are in which state, in all and by queue."""
+        from rowlock.insights import stats
+
+        return stats(self.store)
+
+    # -- operating -------------------------------------------------------------------------------
+
+    def cancel(self, job: int) -> Job:
+        """Cancel a waiting job at once, ask a running one to stop; returns the job as it is then."""
+        self.store.cancel(self.job(job).id)
+        return self.job(job)
+
+    def retry(self, job: int) -> Job:
+        """Put a finished (or scheduled) job back into its queue now, with a new budget."""
+        self.store.retry(_checked_id(job))
+        return self.job(job)
+
+    def pause(self, queue: str) -> None:
+        """Let nothing more be claimed from a queue; what runs goes on."""
+        self.store.set_queue(check_name("queue", queue), paused=True)
+
+    def resume(self, queue: str) -> None:
+        """Let jobs be claimed from a paused queue again."""
+        self.store.set_queue(check_name("queue", queue), paused=False)
+
+    def set_strategy(self, queue: str, strategy: str | None) -> None:
+        """Set the order in which all workers claim from a queue; None leaves it to each worker."""
+        self.store.set_queue(check_name("queue", queue), strategy=strategy or "")
+
+    # -- working ---------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] = (),
+        strategy: str = "PRIORITY",
+        concurrency: int | None = None,
+        pool: str = "thread",
+        poll_interval: float | None = None,
+        worker_id: str | None = None,
+    ) -> Worker:
+        """A worker for these queues (none named: all); call `.run()` on it, or use `.background()`."""
+        from rowlock.running.worker import Worker
+
+        return Worker(
+            self,
+            queues=queues,
+            strategy=strategy,
+            concurrency=self.settings.concurrency if concurrency is None else concurrency,
+            pool=pool,
+            poll_interval=self.settings.poll_interval if poll_interval is None else poll_interval,
+            worker_id=worker_id,
+        )
+
+    def poller(self, **chosen: Any) -> Poller:
+        """A poller for code that wants claims without a worker."""
+        from rowlock.polling.poller import Poller
+
+        return Poller(self, **chosen)
+
+    def close(self) -> None:
+        """Close this process's connections; a later call opens them again."""
+        if self._store is not None:
+            self._store.close()
+
+    # -- what the rooms below ask of their app ----------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force: arguments, then environment, then defaults."""
+        if self._settings is None:
+            from rowlock.settings import load
+
+            self._settings = load(**self._arguments)
+        return self._settings
+
+    @property
+    def store(self) -> Store:
+        """The store at the app's URL; opened by its first call."""
+        if self._store is None:
+            from rowlock.stores.address import store_for
+
+            self._store = store_for(self.settings.database_url, busy_timeout=self.settings.busy_timeout)
+        return self._store
+
+    @property
+    def lease(self) -> float:
+        """How long a silent worker's claims are honoured, in seconds."""
+        return self.settings.lease
+
+    @property
+    def retention(self) -> Retention:
+        """How long finished jobs are kept."""
+        from rowlock.stores.base import Retention
+
+        return Retention(self.settings.keep_completed_days * _DAY, self.settings.keep_failed_days * _DAY)
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest size of arguments and results, as JSON."""
+        return self.settings.max_payload_bytes
+
+    @property
+    def hooks(self) -> Sequence[Hook]:
+        """The generators around every run."""
+        return self._hooks
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write jobs into the store (what tasks call)."""
+        return self.store.insert(jobs)
+
+    def get(self, job: int) -> Job:
+        """The job of that id (what tasks call)."""
+        return self.job(job)
+
+    def local_context(self, task: str) -> JobContext:
+        """A context for a task that is called outside any worker."""
+        from rowlock.running.context import local_context
+
+        return local_context(task)
+
+    def retry_policy(self, task: str) -> Retry | None:
+        """The retry policy of a registered task, or None."""
+        found = self.find_task(task)
+        return found.retry if found else None
+
+    def task_facts(self) -> dict[str, Any]:
+        """What a worker's row says about the tasks it knows."""
+        return {name: {"max_attempts": task.retry.max_attempts} for name, task in self._by_name.items()}
+
+
+class _TaskMaker:
+    """What `@app.task(...)` with options returns: it takes the function."""
+
+    def __init__(self, app: Rowlock, given: dict[str, Any]) -> None:
+        self._app = app
+        self._given = given
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app._register(Task(self._app, function, **self._given))
+
+
+def _same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
+    """True if both come from the same place in the code: a module that was imported again."""
+    mine, theirs = one.function.__code__, other.function.__code__
+    return (mine.co_filename, mine.co_firstlineno) == (theirs.co_filename, theirs.co_firstlineno)
+
+
+def _place(task: Task[..., Any]) -> str:
+    return f"{task.function.__module__}.{task.function.__qualname__}"
+
+
+def _checked_id(job: Any) -> int:
+    if isinstance(job, bool) or not isinstance(job, int):
+        raise TypeError(f"a job's id is a whole number, not {job!r}")
+    return job
+
+
+def _result_of(job: Job) -> Any:
+    if job.state is State.FAILED:
+        raise JobFailed(job)
+    if job.state is State.CANCELLED:
+        raise JobCancelled(job)
+    return job.result
+
+
+async def _in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    import asyncio
+
+    return await asyncio.to_thread(function, *args, **kwargs)

@@ -1,0 +1,165 @@
+"""How calls become JSON arguments and back: binding to a signature, checking and converting types.
+
+Knows functions and JSON; nothing of stores, queues or retries.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+import msgspec
+
+from rowlock.codec import to_type
+from rowlock.errors import ConfigurationError
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Binding:
+    """The signature of a task's function, without the context that rowlock passes itself."""
+
+    def __init__(self, function: Callable[..., Any], task: str) -> None:
+        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigurationError(
+                f"task {task!r} must be a plain or async function, not {type(function).__name__} {function!r}"
+            )
+        if inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"task {task!r} must not be an async generator")
+        self._function = function
+        self._task = task
+        parameters = list(inspect.signature(function).parameters.values())
+        self.takes_context = bool(parameters) and _is_context(parameters[0])
+        if self.takes_context:
+            parameters = parameters[1:]
+        self._parameters = {one.name: one for one in parameters}
+        self._signature = inspect.Signature(parameters)
+        self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
+        self._extra = next((one.name for one in parameters if one.kind is Parameter.VAR_KEYWORD), None)
+        self._names = [one.name for one in parameters if one.name != self._extra]
+        self._positional = [one.name for one in parameters if one.kind in _POSITIONAL]
+        self._plain = all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in parameters)
+        self._required = {
+            one.name
+            for one in parameters
+            if one.default is Parameter.empty and one.name not in (self._rest, self._extra)
+        }
+
+    # -- when enqueued ---------------------------------------------------------------------------
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name; raises `TypeError` as the call itself would."""
+        if self._plain and len(args) <= len(self._positional):
+            bound = dict(zip(self._positional, args))  # noqa: B905 - fewer args than names is usual
+            if not (bound.keys() & kwargs.keys()):
+                bound.update(kwargs)
+                if bound.keys() <= self._parameters.keys() and self._required <= bound.keys():
+                    return bound
+        try:
+            arguments = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._task}: {error}") from None
+        named = dict(arguments)
+        extra = named.pop(self._extra, {}) if self._extra else {}
+        clash = extra.keys() & self._parameters.keys()
+        if clash:
+            raise TypeError(f"{self._task}: the extra argument {min(clash)!r} has the name of a parameter")
+        return named | extra
+
+    def bind_named(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for arguments that come by name; raises `TypeError` naming the parameter."""
+        if not isinstance(args, Mapping):
+            raise TypeError(f"{self._task}: arguments must be a mapping of names to values, not {args!r}")
+        missing = self._required - args.keys()
+        if missing:
+            raise TypeError(
+                f"{self._task}: missing a required argument: {', '.join(map(repr, sorted(missing)))}"
+            )
+        unknown = args.keys() - self._parameters.keys()
+        if unknown and not self._extra:
+            raise TypeError(
+                f"{self._task}: got an unexpected argument {min(map(str, unknown))!r}; "
+                f"it takes: {', '.join(self._names) or 'none'}"
+            )
+        return dict(args)
+
+    def check(self, args: str) -> None:
+        """Raise `TypeError` if the JSON arguments do not fit the annotated types."""
+        try:
+            self._decoder.decode(args)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{self._task}: {_named(str(error))}") from None
+
+    # -- when run --------------------------------------------------------------------------------
+
+    def arguments(self, args: str) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments, converted to the annotated types; raises `TypeError`."""
+        try:
+            decoded = self._decoder.decode(args)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{self._task}: {_named(str(error))}") from None
+        given = {
+            name: value for name in self._names if (value := getattr(decoded, name)) is not msgspec.UNSET
+        }
+        positional: list[Any] = []
+        for name in self._positional:
+            # Up to the first one left out, so that *rest and positional-only parameters find their place.
+            if name not in given:
+                break
+            positional.append(given.pop(name))
+        if self._rest:
+            positional += given.pop(self._rest, [])
+        if self._extra:
+            given |= self._extra_arguments(args)
+        return positional, given
+
+    def _extra_arguments(self, args: str) -> dict[str, Any]:
+        kind = self._types.get(str(self._extra), Any)
+        plain = {name: value for name, value in msgspec.json.decode(args).items() if name not in self._names}
+        try:
+            return {name: msgspec.convert(value, kind, dec_hook=to_type) for name, value in plain.items()}
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{self._task}: {error}") from None
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        # On first use, not when decorated: annotations may name what is defined further down.
+        try:
+            return get_type_hints(self._function, include_extras=True)
+        except Exception:  # an annotation that only a type checker can see: take the JSON value as it is
+            known = {}
+            for name in self._parameters:
+                annotation = self._function.__annotations__.get(name)
+                known[name] = annotation if isinstance(annotation, type) else Any
+            return known
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        fields: list[Any] = []
+        for name in self._names:
+            kind = self._types.get(name, Any)
+            if name == self._rest:
+                kind = list[kind]  # type: ignore[valid-type]
+            if name in self._required:
+                fields.append((name, kind))
+            else:
+                fields.append((name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
+        record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self._extra)
+        return msgspec.json.Decoder(record, dec_hook=to_type)
+
+
+def _is_context(parameter: Parameter) -> bool:
+    if parameter.kind not in _POSITIONAL:
+        return False
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return parameter.name == "ctx" or name.strip("'\"").endswith("JobContext")
+
+
+def _named(message: str) -> str:
+    """msgspec's message with the parameter's name first: "argument 'a': Expected `int`, got `str`"."""
+    text, _, path = message.partition(" - at `$.")
+    return f"argument {path.rstrip('`')!r}: {text}" if path else text

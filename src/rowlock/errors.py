@@ -1,0 +1,121 @@
+"""Every error that rowlock raises, in one place.
+
+Says what happened and what to do next; holds no logic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rowlock.job import Job
+
+
+class RowlockError(Exception):
+    """The base of all of rowlock's own errors."""
+
+
+# -- what a caller got wrong ---------------------------------------------------------------------
+
+
+class ConfigurationError(RowlockError, ValueError):
+    """A setting, URL, option or name that rowlock cannot work with."""
+
+
+class UnknownTask(RowlockError, LookupError):
+    """No task of that name is registered."""
+
+
+class JobNotFound(RowlockError, LookupError):
+    """No job has that id (it may have been pruned)."""
+
+
+class WrongState(RowlockError, ValueError):
+    """The job is in a state in which this cannot be done."""
+
+
+class InvalidPayload(RowlockError, ValueError, TypeError):
+    """A value that JSON cannot hold, or that is larger than the limit."""
+
+
+# -- what became of a job ------------------------------------------------------------------------
+
+
+class JobFailed(RowlockError):
+    """Raised by `app.result` when the job ended `failed`."""
+
+    def __init__(self, job: Job) -> None:
+        reason = (job.error or "no reason recorded").strip().splitlines()[-1]
+        super().__init__(f"job {job.id} ({job.task}) failed: {reason}")
+        self.job = job
+
+
+class JobCancelled(RowlockError):
+    """Raised by `app.result` when the job ended `cancelled`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} ({job.task}) was cancelled")
+        self.job = job
+
+
+# -- what a task raises to steer its own job -----------------------------------------------------
+
+
+class RetryLater(RowlockError):
+    """Raise it in a task to run again after `seconds`, without using up an attempt."""
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        super().__init__(reason or f"asked to run again in {seconds:g} s")
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"RetryLater(seconds={seconds!r}): seconds must be a number >= 0")
+        self.seconds = float(seconds)
+
+
+class Fail(RowlockError):
+    """Raise it in a task to end its job as `failed` at once, whatever is left of its budget."""
+
+
+# -- what the context raises inside a task; these end the run and are not for catching -----------
+
+
+class StopRun(BaseException):
+    """The base of what tells a running task to stop (not an `Exception`: `except Exception` lets it by)."""
+
+
+class CancelRequested(StopRun):
+    """Somebody cancelled this job while it ran."""
+
+
+class RunTimedOut(StopRun):
+    """The run is over its task's `timeout`."""
+
+
+class ClaimLost(StopRun):
+    """Another worker may hold this job by now: nothing this run writes will be kept."""
+
+
+# -- what the store could not do -----------------------------------------------------------------
+
+
+class StoreError(RowlockError):
+    """The database refused or failed; the message says why and what helps."""
+
+
+class StoreBusy(StoreError):
+    """Another connection held the write lock for longer than the busy timeout."""
+
+
+class StoreMissing(StoreError):
+    """There is no queue at that address, and this call does not create one."""
+
+
+class StoreUnusable(StoreError):
+    """Read-only, full, corrupt, or not a database: somebody has to do something about it."""
+
+
+class SchemaMismatch(StoreError):
+    """The queue's tables are of a version that this code cannot use."""
+
+
+class WorkerGone(StoreError):
+    """This worker was declared dead: its claims belong to others now; it has to register anew."""

@@ -1,0 +1,283 @@
+"""The plain data that travels through rowlock: jobs, claims, outcomes.
+
+Frozen records without behaviour of their own; no SQL, no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+
+class State(str, Enum):
+    """The states of a job; see the diagram in docs/states.md."""
+
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    __str__ = str.__str__
+
+    @property
+    def final(self) -> bool:
+        """True for the states that only an operator's `retry` leaves."""
+        return self in _FINAL
+
+
+_FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run has come, as it last said itself."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the queue: this task with these arguments, and what became of it."""
+
+    id: int
+    task: str
+    queue: str
+    args: dict[str, Any]
+    priority: int
+    state: State
+    claim: int
+    failures: int
+    max_attempts: int | None
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None = None
+    claimed_by: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    progress: Progress | None = None
+    result: Any = None
+    error: str | None = None
+    error_kind: str | None = None
+    unique_key: str | None = None
+    meta: dict[str, Any] = {}
+    is_new: bool = True
+
+    @property
+    def cancelling(self) -> bool:
+        """True while a cancel was asked for and the run has not ended yet."""
+        return self.state is State.RUNNING and self.cancel_requested_at is not None
+
+
+class JobList(list[Job]):
+    """A page of jobs, newest first; `cursor` asks for the next page (None: there is none)."""
+
+    def __init__(self, jobs: Sequence[Job] = (), cursor: str | None = None) -> None:
+        super().__init__(jobs)
+        self.cursor = cursor
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a producer hands to the store: arguments are JSON already."""
+
+    task: str
+    queue: str
+    args: str
+    priority: int = 0
+    max_attempts: int | None = 3
+    delay: float | None = None
+    run_at: float | None = None
+    expires: float | None = None
+    unique_key: str | None = None
+    unique_until: str | None = None
+    meta: str | None = None
+
+    def placed(self, now: float) -> tuple[State, float, float | None]:
+        """Its first state, when it is due, and its deadline to start, if it is enqueued at `now`."""
+        due = self.run_at if self.run_at is not None else now + (self.delay or 0.0)
+        deadline = None if self.expires is None else max(now, due) + self.expires
+        return (State.SCHEDULED if due > now else State.QUEUED), due, deadline
+
+
+class Inserted(msgspec.Struct, frozen=True, gc=False):
+    """What the store answers: the id, when, and whether it is a new row or the holder of the unique key."""
+
+    id: int
+    is_new: bool
+    now: float
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job taken by one worker, under one claim number: all that is needed to run it."""
+
+    id: int
+    claim: int
+    task: str
+    queue: str
+    args_json: str
+    priority: int
+    failures: int
+    max_attempts: int | None
+    created_at: float
+    run_at: float
+    claimed_at: float
+    claimed_by: str
+    expires_at: float | None = None
+    unique_key: str | None = None
+    meta_json: str | None = None
+    alone: bool = False
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments, as plain JSON values."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.args_json)
+        return decoded
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The job's headers."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.meta_json) if self.meta_json else {}
+        return decoded
+
+
+class Ending(str, Enum):
+    """What a run came to."""
+
+    COMPLETED = "completed"
+    RETRY = "retry"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+    __str__ = str.__str__
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a claim ended; `delay` counts from the moment at which the store writes it."""
+
+    id: int
+    claim: int
+    ending: Ending
+    result: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    delay: float | None = None
+    charge: bool = False
+    queue: str = ""
+    task: str = ""
+    run_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One `ctx.log(...)` call."""
+
+    at: float
+    message: str
+    fields: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run said about itself since the last report: its latest progress and new log lines."""
+
+    id: int
+    claim: int
+    progress: Progress | None = None
+    lines: Sequence[LogLine] = ()
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker asks for: how many jobs, from which queues (none named: all), in which order."""
+
+    count: int
+    strategy: str = "PRIORITY"
+    queues: tuple[str, ...] = ()
+    after: str = ""
+    alone: bool = True
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """The store's answer to outcomes and a want: new claims, and which outcomes came too late."""
+
+    claims: list[Claim] = []
+    lost: list[Outcome] = []
+    last_queue: str = ""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One claim that did not end as a first-try completion, or an operator's act."""
+
+    claim: int
+    event: str
+    at: datetime
+    worker: str | None = None
+    started_at: datetime | None = None
+    error: str | None = None
+    error_kind: str | None = None
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept log line, as it is read back."""
+
+    claim: int
+    at: datetime
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of a worker, as its row tells it."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: list[str]
+    tasks: dict[str, Any]
+    strategy: str
+    concurrency: int
+    started_at: datetime
+    beat_at: datetime
+    beat_age: float
+    lease: float
+    dead_at: datetime | None = None
+    ended: str | None = None
+    running: int = 0
+
+    @property
+    def alive(self) -> bool:
+        """True while its claims are honoured."""
+        return self.dead_at is None and 0 <= self.beat_age <= self.lease
+
+
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue: its settings, and how many of its jobs are in which state."""
+
+    name: str
+    paused: bool = False
+    strategy: str | None = None
+    counts: Mapping[str, int] = {}
+    oldest_due: datetime | None = None
+
+
+class Minute(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker did for one queue and task in one minute."""
+
+    minute: int
+    worker: str
+    queue: str
+    task: str
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    released: int = 0
+    run_seconds: float = 0.0
+    wait_seconds: float = 0.0

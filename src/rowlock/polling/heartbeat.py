@@ -1,0 +1,97 @@
+"""Says that a worker lives, from a thread of its own, and runs the small chores of a tick.
+
+Does not decide what death means: it tells whoever asked to be told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from rowlock.errors import StoreError
+from rowlock.stores.base import Store
+
+log = logging.getLogger("rowlock.heartbeat")
+
+_TICK = 0.5
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nobody() -> Sequence[str]:
+    return ()
+
+
+class Heartbeat:
+    """One worker's beats; the thread lives from `start` to `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker: Callable[[], str],
+        strategy: Callable[[], str],
+        lease: float,
+        on_death: Callable[[], None],
+        on_tick: Callable[[], None] = _nothing,
+        running: Callable[[], Sequence[str]] = _nobody,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._strategy = strategy
+        self._interval = lease / 6
+        self._on_death = on_death
+        self._on_tick = on_tick
+        self._running = running
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last = time.monotonic()
+        self._failing = False
+
+    def start(self) -> None:
+        """Begin to beat; the worker's row is fresh at this moment."""
+        self._stop.clear()
+        self._last = time.monotonic()
+        self._thread = threading.Thread(target=self._loop, name="rowlock-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns when it is gone."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=10)
+        self._thread = None
+
+    def _loop(self) -> None:
+        while not self._stop.wait(min(_TICK, self._interval / 2)):
+            self.run_once(time.monotonic())
+
+    def run_once(self, moment: float) -> None:
+        """Beat if it is time to, then do the tick's chores; a store that fails is logged once."""
+        try:
+            if moment - self._last >= self._interval:
+                self._beat(moment)
+            self._on_tick()
+        except StoreError as error:
+            if not self._failing:
+                log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _beat(self, moment: float) -> None:
+        late = moment - self._last - self._interval
+        if late > self._interval:
+            log.warning(
+                "the heartbeat is %.1f s late; something held the interpreter or the database. Running: %s",
+                late,
+                ", ".join(self._running()) or "nothing",
+            )
+        alive = self._store.beat(self._worker(), self._strategy())
+        self._last = moment
+        if not alive:
+            self._on_death()

@@ -1,0 +1,130 @@
+"""When a job whose run raised is tried again, and what a raised error makes of its claim.
+
+Pure decisions: no clock, no store.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Literal
+
+import msgspec
+
+from rowlock.errors import CancelRequested, ConfigurationError, Fail, RetryLater, RunTimedOut
+from rowlock.job import Claim, Ending, Outcome
+
+Backoff = Literal["exponential", "linear", "constant"]
+_BACKOFFS = ("exponential", "linear", "constant")
+_MAX_ERROR = 32_768
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and after how long a failed run is tried again.
+
+    The n-th wait is `base * 2**(n-1)` (exponential), `base * n` (linear) or `base` (constant) seconds,
+    at most `cap`; with `jitter` between half of that and all of it, so that a crowd of failures spreads.
+    """
+
+    max_attempts: int = 3
+    backoff: Backoff = "exponential"
+    base: float = 2.0
+    cap: float = 300.0
+    never: tuple[type[BaseException], ...] = ()
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise ConfigurationError(
+                f"Retry(max_attempts={self.max_attempts!r}): must be a whole number >= 1"
+            )
+        if self.backoff not in _BACKOFFS:
+            raise ConfigurationError(
+                f"Retry(backoff={self.backoff!r}): must be one of {', '.join(_BACKOFFS)}"
+            )
+        if not (0 <= self.base < float("inf") and 0 <= self.cap < float("inf")):
+            raise ConfigurationError(
+                f"Retry(base={self.base!r}, cap={self.cap!r}): both must be numbers >= 0"
+            )
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after the `failures`-th failure."""
+        if self.backoff == "exponential":
+            wait = self.base * 2.0 ** min(failures - 1, 60)
+        elif self.backoff == "linear":
+            wait = self.base * failures
+        else:
+            wait = self.base
+        wait = min(wait, self.cap)
+        return wait * random.uniform(0.5, 1.0) if self.jitter else wait  # noqa: S311 - not a secret
+
+
+DEFAULT = Retry()
+ONCE = Retry(max_attempts=1)
+
+
+def policy(retry: Retry | bool | None) -> Retry:
+    """The policy that a task's `retry=` option stands for: False means at most once."""
+    if retry is None or retry is True:
+        return DEFAULT
+    if retry is False:
+        return ONCE
+    if not isinstance(retry, Retry):
+        raise ConfigurationError(f"retry={retry!r}: must be Retry(...), False or None")
+    return retry
+
+
+def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
+    """What an error raised by a run makes of its claim."""
+    if isinstance(error, RetryLater):
+        return _outcome(claim, Ending.RETRY, str(error), "retry_later", delay=error.seconds)
+    if isinstance(error, CancelRequested):
+        return _outcome(claim, Ending.CANCELLED, str(error) or None, "cancelled")
+    if isinstance(error, Fail):
+        return _outcome(claim, Ending.FAILED, str(error) or "Fail", "fail", charge=True)
+    kind = "timeout" if isinstance(error, RunTimedOut) else "exception"
+    text = str(error) if kind == "timeout" else describe(error)
+    failures = claim.failures + 1
+    budget = retry.max_attempts if claim.max_attempts is None else claim.max_attempts
+    if failures >= budget or isinstance(error, retry.never):
+        return _outcome(claim, Ending.FAILED, text, kind, charge=True)
+    return _outcome(claim, Ending.RETRY, text, kind, delay=retry.delay(failures), charge=True)
+
+
+def _outcome(
+    claim: Claim,
+    ending: Ending,
+    error: str | None,
+    kind: str,
+    *,
+    delay: float | None = None,
+    charge: bool = False,
+) -> Outcome:
+    return Outcome(
+        id=claim.id,
+        claim=claim.claim,
+        ending=ending,
+        error=storable(error) if error else None,
+        error_kind=kind,
+        delay=delay,
+        charge=charge,
+        queue=claim.queue,
+        task=claim.task,
+    )
+
+
+def describe(error: BaseException) -> str:
+    """The error with its traceback; the last line is the error itself."""
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except Exception:  # a broken __str__ must not lose the job's outcome
+        return f"{type(error).__qualname__} (its message could not be made)"
+
+
+def storable(text: str) -> str:
+    """The text as any database takes it: no NUL, no lone surrogates, the middle cut out when it is long."""
+    clean = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(clean) <= _MAX_ERROR:
+        return clean
+    half = _MAX_ERROR // 2
+    return f"{clean[:half]}\n… {len(clean) - 2 * half} characters left out …\n{clean[-half:]}"

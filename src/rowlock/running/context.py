@@ -1,0 +1,157 @@
+"""What a running task can say and ask: progress, log lines, whether to stop.
+
+Buffers only; the worker writes what is buffered, about twice a second and with the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from rowlock import codec
+from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut
+from rowlock.job import Claim, LogLine, Progress, Report
+from rowlock.retry import storable
+
+_MAX_LINE = 8_192
+_MAX_BUFFERED = 500
+
+current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
+
+
+class JobContext:
+    """The first argument `ctx` of a task that asks for it."""
+
+    def __init__(self, claim: Claim, timeout: float | None = None) -> None:
+        self.job = claim
+        self.timeout = timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.lost = False
+        self.cancelled = False
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._lines: list[LogLine] = []
+
+    # -- what this run is ------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """The task's name, as the job names it."""
+        return self.job.task
+
+    @property
+    def claim(self) -> int:
+        """The claim number of this run."""
+        return self.job.claim
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self.job.failures + 1
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The job's headers."""
+        return self.job.meta
+
+    # -- what a task says ------------------------------------------------------------------------
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far this run has come; shown by `rowlock watch` and the dashboard."""
+        self._raise_if_over()
+        for name, value in (("done", done), ("total", total)):
+            if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+                raise TypeError(f"ctx.progress({name}={value!r}): must be a finite number")
+        with self._lock:
+            self._progress = Progress(
+                float(done), None if total is None else float(total), storable(str(note))
+            )
+
+    def log(self, message: str, **fields: Any) -> None:
+        """Keep a line with the job (the last 500 are kept); fields must be JSON values."""
+        self._raise_if_over()
+        text = codec.encode(fields, "ctx.log fields", _MAX_LINE) if fields else None
+        line = LogLine(time.time(), storable(str(message))[:_MAX_LINE], text)
+        with self._lock:
+            self._lines.append(line)
+            if len(self._lines) > _MAX_BUFFERED:
+                del self._lines[0]
+
+    # -- what a task asks ------------------------------------------------------------------------
+
+    def check_cancelled(self) -> None:
+        """Stop here if somebody cancelled this job: raises, and the job ends `cancelled`."""
+        self._raise_if_over()
+        if self.cancelled:
+            raise CancelRequested("cancelled while it ran")
+
+    def _raise_if_over(self) -> None:
+        if self.lost:
+            raise ClaimLost(f"claim {self.claim} of job {self.id} was lost; its result will not be kept")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
+
+    # -- what the worker does --------------------------------------------------------------------
+
+    def take_report(self) -> Report | None:
+        """What was said since the last report, or None."""
+        with self._lock:
+            if self._progress is None and not self._lines:
+                return None
+            report = Report(
+                id=self.job.id, claim=self.job.claim, progress=self._progress, lines=tuple(self._lines)
+            )
+            self._progress, self._lines = None, []
+            return report
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the context that log lines of the current thread carry."""
+        token = current.set(self)
+        try:
+            yield
+        finally:
+            current.reset(token)
+
+
+def local_context(task: str) -> JobContext:
+    """A context for a task that is called outside any worker: it listens and keeps nothing."""
+    now = time.time()
+    return JobContext(
+        Claim(
+            id=0,
+            claim=0,
+            task=task,
+            queue="",
+            args_json="{}",
+            priority=0,
+            failures=0,
+            max_attempts=1,
+            created_at=now,
+            run_at=now,
+            claimed_at=now,
+            claimed_by="",
+        )
+    )
+
+
+class JobLogFilter(logging.Filter):
+    """Gives every log record of a run the attributes job, task and claim (None outside of runs)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context = current.get()
+        record.job = context.id if context else None
+        record.task = context.task if context else None
+        record.claim = context.claim if context else None
+        return True

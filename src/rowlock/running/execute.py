@@ -1,0 +1,123 @@
+"""One claim to one outcome: resolve the task, convert the arguments, call, encode the result.
+
+Small steps that return values; no store, no threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock import codec
+from rowlock.errors import InvalidPayload, StopRun
+from rowlock.job import Claim, Ending, Outcome
+from rowlock.retry import after_error, describe, storable
+from rowlock.running.context import JobContext
+from rowlock.task import Task
+
+log = logging.getLogger("rowlock.run")
+
+Hook = Callable[[JobContext], Generator[None, Outcome, None]]
+_UNKNOWN_FIRST, _UNKNOWN_MOST = 5.0, 300.0
+
+
+def execute(
+    claim: Claim, task: Task[..., Any] | None, context: JobContext, hooks: Sequence[Hook], limit: int
+) -> Outcome:
+    """Run the claim and say what it came to; never raises."""
+    started = time.monotonic()
+    if task is None:
+        outcome = _unknown(claim)
+    else:
+        with context.active():
+            outcome = _with_hooks(claim, task, context, hooks, limit)
+    return msgspec.structs.replace(
+        outcome,
+        run_seconds=time.monotonic() - started,
+        wait_seconds=max(0.0, claim.claimed_at - claim.run_at),
+    )
+
+
+def _unknown(claim: Claim) -> Outcome:
+    # Back to scheduled, later each time: another worker (or a newer version of this one) may know it.
+    delay = min(_UNKNOWN_MOST, _UNKNOWN_FIRST * 2.0 ** min(claim.claim - 1, 10))
+    error = f"worker {claim.claimed_by} knows no task {claim.task!r}; it is offered again in {delay:g} s"
+    log.warning("job %d: %s", claim.id, error)
+    return _outcome(claim, Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
+
+
+def _with_hooks(
+    claim: Claim, task: Task[..., Any], context: JobContext, hooks: Sequence[Hook], limit: int
+) -> Outcome:
+    entered: list[Generator[None, Outcome, None]] = []
+    try:
+        for hook in hooks:
+            generator = hook(context)
+            next(generator)
+            entered.append(generator)
+    except BaseException as error:
+        log.exception("job %d (%s): a hook raised before the run", claim.id, claim.task)
+        outcome = after_error(claim, error, task.retry)
+    else:
+        outcome = _run(claim, task, context, limit)
+    for generator in reversed(entered):
+        try:
+            generator.send(outcome)
+        except StopIteration:
+            continue
+        except Exception:
+            log.exception("job %d (%s): a hook raised after the run", claim.id, claim.task)
+        else:
+            generator.close()
+            log.error("job %d (%s): a hook yielded more than once", claim.id, claim.task)
+    return outcome
+
+
+def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) -> Outcome:
+    try:
+        args, kwargs = task.binding.arguments(claim.args_json)
+    except Exception as error:  # it would fail the same way each time, so no attempt is burned
+        text = f"its arguments do not fit {task.name}: {error}"
+        return _outcome(claim, Ending.FAILED, error=text, error_kind="arguments")
+    try:
+        if task.binding.takes_context:
+            args.insert(0, context)
+        result = _call(task.function, args, kwargs)
+    except BaseException as error:
+        outcome = after_error(claim, error, task.retry)
+        if not isinstance(error, StopRun):
+            log.info("job %d (%s): %s after %s", claim.id, claim.task, outcome.ending, describe(error))
+        return outcome
+    try:
+        text = codec.encode(result, f"the result of {task.name}", limit)
+    except InvalidPayload as error:
+        return _outcome(claim, Ending.FAILED, error=str(error), error_kind="result")
+    return _outcome(claim, Ending.COMPLETED, result=text)
+
+
+def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    result = function(*args, **kwargs)
+    if hasattr(result, "__await__"):
+        import asyncio
+
+        async def finish() -> Any:
+            return await result
+
+        return asyncio.run(finish())
+    return result
+
+
+def _outcome(claim: Claim, ending: Ending, *, error: str | None = None, **values: Any) -> Outcome:
+    return Outcome(
+        id=claim.id,
+        claim=claim.claim,
+        ending=ending,
+        queue=claim.queue,
+        task=claim.task,
+        error=None if error is None else storable(error),
+        **values,
+    )

@@ -1,0 +1,54 @@
+"""A pool of threads: the default, for tasks that wait or release the interpreter.
+
+Daemon threads of its own, not an executor's: one that hangs can be abandoned and does not hold the exit.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from rowlock.running.pools.base import Done, Execute, Run
+
+
+class ThreadPool:
+    """As many threads as runs at once; they are started when first needed."""
+
+    def __init__(self, size: int, execute: Execute, done: Done) -> None:
+        self._size = size
+        self._execute = execute
+        self._done = done
+        self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._busy = 0
+        self._abandoned: set[int] = set()
+
+    def submit(self, run: Run) -> None:
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads and self._threads < self._size:
+                self._threads += 1
+                threading.Thread(target=self._loop, name=f"rowlock-run-{self._threads}", daemon=True).start()
+        self._inbox.put(run)
+
+    def abandon(self, run: Run) -> None:
+        with self._lock:  # its thread no longer counts; the next submit starts another
+            self._abandoned.add(id(run))
+            self._busy -= 1
+            self._threads -= 1
+
+    def close(self) -> None:
+        with self._lock:
+            for _ in range(self._threads):
+                self._inbox.put(None)
+
+    def _loop(self) -> None:
+        while (run := self._inbox.get()) is not None:
+            outcome = self._execute(run)
+            with self._lock:
+                if id(run) in self._abandoned:
+                    self._abandoned.discard(id(run))
+                    return
+                self._busy -= 1
+            self._done(run, outcome)

@@ -1,0 +1,380 @@
+"""A worker: exchanges outcomes for claims, hands them to its pool, and ends in good order.
+
+One loop owns all claiming and finishing; runs happen in the pool, beats in the heartbeat's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+from rowlock.errors import ConfigurationError, RunTimedOut, StoreError, WorkerGone
+from rowlock.job import Claim, Ending, Outcome
+from rowlock.polling.heartbeat import Heartbeat
+from rowlock.polling.poller import Host as PollerHost
+from rowlock.polling.poller import Poller
+from rowlock.retry import DEFAULT, after_error
+from rowlock.running.execute import Hook, execute
+from rowlock.running.finisher import Finisher, Tally
+from rowlock.running.pools.base import Done, Execute, Pool, Run
+from rowlock.running.pools.thread import ThreadPool
+from rowlock.task import Task, check_seconds
+
+log = logging.getLogger("rowlock.worker")
+
+TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
+_CANCEL_EVERY = 1.0
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+_ALONE_PATIENCE = 10.0
+_POOLS: dict[str, Callable[[int, Execute, Done], Pool]] = {"thread": ThreadPool}
+
+
+class Host(PollerHost, Protocol):
+    """What a worker needs of its app."""
+
+    @property
+    def hooks(self) -> Sequence[Hook]:
+        """The generators around every run."""
+        ...
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task of that name or alias."""
+        ...
+
+    def load_tasks(self) -> None:
+        """Import the modules that register tasks."""
+        ...
+
+
+class Worker:
+    """Claims and runs an app's jobs; `run()` in the foreground, `background()` inside another program."""
+
+    def __init__(
+        self,
+        app: Host,
+        *,
+        queues: Sequence[str] = (),
+        strategy: str = "PRIORITY",
+        concurrency: int = 4,
+        pool: str = "thread",
+        poll_interval: float = 1.0,
+        worker_id: str | None = None,
+        timeout_grace: float = TIMEOUT_GRACE,
+    ) -> None:
+        if pool not in _POOLS:
+            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(_POOLS)}")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency!r}: must be a whole number >= 1")
+        self._app = app
+        self.concurrency = concurrency
+        self._grace = check_seconds("timeout_grace", timeout_grace) or 0.0
+        self._queues = tuple(queues)
+        self.poller = Poller(
+            app,
+            worker_id,
+            strategy,
+            poll_interval,
+            queues=queues,
+            concurrency=concurrency,
+            heartbeat=False,
+        )
+        self._make_pool = _POOLS[pool]
+        self._pool: Pool | None = None
+        self._finisher = Finisher()
+        self._runs: dict[tuple[int, int], Run] = {}
+        self._settling = threading.Lock()
+        self._stop = self._stop_now = self._died = False
+        self._looked_at = 0.0
+        self._alone_since: float | None = None
+        self._failing = 0
+
+    # -- what users call -------------------------------------------------------------------------
+
+    @property
+    def strategy(self) -> str:
+        """The order of claiming; may be changed while the worker runs."""
+        return self.poller.strategy
+
+    @strategy.setter
+    def strategy(self, name: str) -> None:
+        self.poller.strategy = name
+
+    @property
+    def id(self) -> str:
+        """The id of this incarnation."""
+        return self.poller.worker_id
+
+    def run(self, until_empty: bool = False) -> Tally:
+        """Work until stopped, or until nothing is due or running; returns what was done."""
+        with self._signals():
+            return self._work(until_empty)
+
+    @contextmanager
+    def background(self) -> Iterator[Worker]:
+        """Work in a thread of this program while the block runs; no signal handlers."""
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self._work(until_empty=False)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=work, name="rowlock-worker", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join()
+        if failure:
+            raise failure[0]
+
+    def stop(self, now: bool = False) -> None:
+        """Finish what runs and end; with `now`, give back what runs and end at once."""
+        self._stop = True
+        self._stop_now = self._stop_now or now
+        self.poller.ring()
+
+    @property
+    def stopped_now(self) -> bool:
+        """True if it was told to end at once."""
+        return self._stop_now
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def _work(self, until_empty: bool) -> Tally:
+        self._app.load_tasks()
+        self._pool = self._make_pool(self.concurrency, self._execute, self._done)
+        self.poller.ensure_registered()
+        self.poller.running = True
+        heartbeat = Heartbeat(
+            self._app.store,
+            worker=lambda: self.poller.worker_id,
+            strategy=lambda: self.strategy,
+            lease=self._app.lease,
+            on_death=self._notice_death,
+            on_tick=self._tick,
+            running=lambda: [run.claim.task for run in list(self._runs.values())],
+        )
+        heartbeat.start()
+        log.info("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
+        try:
+            while not self._finished(until_empty):
+                self._pause(self.run_once())
+        finally:
+            heartbeat.stop()
+            self._pool.close()
+            self._end()
+        return self._finisher.tally
+
+    def run_once(self) -> float:
+        """One exchange: write the outcomes, claim for the free places; returns how long to wait."""
+        try:
+            if self._died:
+                self._drop_everything()
+            if not self._stop:
+                self.poller.keep_up()
+            free = 0 if self._stop or self._waits_for_alone() else self.concurrency - len(self._runs)
+            batch = self._finisher.take(self.id, flush=self._stop)
+            if not (free or batch.outcomes or batch.reports or batch.minutes):
+                self._finisher.delivered(())
+                return self._time_to_next_deadline()
+            got = self.poller.exchange(
+                free, batch.outcomes, batch.reports, batch.minutes, alone=not self._runs
+            )
+        except WorkerGone:
+            self._died = True
+            return 0.0
+        except StoreError as error:
+            return self._back_off(error)
+        self._recover()
+        for outcome in got.lost:
+            log.warning(
+                "job %d (%s): claim %d was lost, its outcome %s is dropped",
+                outcome.id,
+                outcome.task,
+                outcome.claim,
+                outcome.ending,
+            )
+        self._finisher.delivered(got.lost)
+        for claim in got.claims:
+            self._start(claim)
+        if got.claims or not free:
+            return self._time_to_next_deadline()
+        return min(self.poller.idle_wait(), self._time_to_next_deadline())
+
+    def _pause(self, seconds: float) -> None:
+        if self._failing or not self._finisher.waiting:
+            free = len(self._runs) < self.concurrency and not self._stop and not self._failing
+            self.poller.wait(seconds, for_jobs=free)
+        self._give_up_on_stuck_runs()
+
+    def _finished(self, until_empty: bool) -> bool:
+        if self._stop_now:
+            return True
+        if self._runs or self._finisher.waiting:
+            return False
+        if self._stop:
+            return True
+        if not until_empty or self.poller.consecutive_empty == 0 or self._failing:
+            return False
+        try:
+            return self._app.store.idle(self._queues)
+        except StoreError:
+            return False
+
+    # -- one run ---------------------------------------------------------------------------------
+
+    def _start(self, claim: Claim) -> None:
+        run = Run(claim, self._app.find_task(claim.task))
+        self._runs[claim.id, claim.claim] = run
+        if self._pool is not None:
+            self._pool.submit(run)
+
+    def _execute(self, run: Run) -> Outcome:
+        return execute(run.claim, run.task, run.context, self._app.hooks, self._app.max_payload_bytes)
+
+    def _done(self, run: Run, outcome: Outcome) -> None:
+        with self._settling:
+            if run.settled:
+                log.warning("job %d (%s) ended after it was given up; dropped", run.claim.id, run.claim.task)
+                return
+            run.settled = True
+        self._settle(run, outcome)
+
+    def _settle(self, run: Run, outcome: Outcome) -> None:
+        self._finisher.add(outcome, run.context.take_report())
+        self._runs.pop((run.claim.id, run.claim.claim), None)
+        self.poller.ring()
+
+    def _give_up_on_stuck_runs(self) -> None:
+        moment = time.monotonic()
+        for run in list(self._runs.values()):
+            deadline = run.context.deadline
+            if deadline is None or moment < deadline + self._grace or self._pool is None:
+                continue
+            with self._settling:
+                if run.settled:
+                    continue
+                run.settled = True
+            error = RunTimedOut(
+                f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
+            )
+            log.error("job %d (%s): %s; its thread is abandoned", run.claim.id, run.claim.task, error)
+            self._pool.abandon(run)
+            outcome = after_error(run.claim, error, run.task.retry if run.task else DEFAULT)
+            self._settle(run, outcome)
+
+    def _time_to_next_deadline(self) -> float:
+        deadlines = [
+            run.context.deadline for run in list(self._runs.values()) if run.context.deadline is not None
+        ]
+        if not deadlines:
+            return 1.0 if self._runs else 60.0
+        return min(1.0, max(0.01, min(deadlines) + self._grace - time.monotonic()))
+
+    def _waits_for_alone(self) -> bool:
+        """True while this worker should empty itself, because a job that must run alone waits too long."""
+        if not self._runs:
+            self._alone_since = None
+            return False
+        moment = time.monotonic()
+        if moment - self._looked_at >= _CANCEL_EVERY:
+            self._looked_at = moment
+            if not self._app.store.alone_waiting():
+                self._alone_since = None
+            elif self._alone_since is None:
+                self._alone_since = moment
+        runs_alone = any(run.claim.alone for run in list(self._runs.values()))
+        return runs_alone or (self._alone_since is not None and moment - self._alone_since > _ALONE_PATIENCE)
+
+    # -- in the heartbeat's thread ---------------------------------------------------------------
+
+    def _tick(self) -> None:
+        runs = list(self._runs.values())
+        if not runs:
+            return
+        reports = [report for run in runs if (report := run.context.take_report())]
+        self._app.store.report(reports)
+        for key in self._app.store.cancel_requests(self.poller.worker_id):
+            run = self._runs.get(key)
+            if run is not None:
+                run.context.cancelled = True
+
+    def _notice_death(self) -> None:
+        self._died = True
+        self.poller.ring()
+
+    # -- trouble and the end ---------------------------------------------------------------------
+
+    def _drop_everything(self) -> None:
+        self._died = False
+        for run in list(self._runs.values()):
+            run.context.lost = True
+        self.poller.forget_incarnation()
+        self.poller.ensure_registered()
+
+    def _back_off(self, error: StoreError) -> float:
+        if not self._failing:
+            log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
+        self._failing += 1
+        return min(_BACKOFF_MOST, _BACKOFF_FIRST * 2.0 ** min(self._failing, 10))
+
+    def _recover(self) -> None:
+        if self._failing:
+            log.info("the store can be used again")
+        self._failing = 0
+
+    def _end(self) -> None:
+        """Write what is left, give back what still runs, say goodbye."""
+        for run in list(self._runs.values()):
+            with self._settling:
+                if run.settled:
+                    continue
+                run.settled = True
+            released = Outcome(
+                id=run.claim.id,
+                claim=run.claim.claim,
+                ending=Ending.RELEASED,
+                queue=run.claim.queue,
+                task=run.claim.task,
+            )
+            self._settle(run, released)
+        try:
+            while True:
+                batch = self._finisher.take(self.id, flush=True)
+                if not (batch.outcomes or batch.reports or batch.minutes):
+                    break
+                got = self.poller.exchange(0, batch.outcomes, batch.reports, batch.minutes)
+                self._finisher.delivered(got.lost)
+        except StoreError as error:
+            log.error("the last outcomes could not be written, their jobs will be rescued: %s", error)  # noqa: TRY400
+        self.poller.running = False
+        self.poller.close()
+        log.info("worker ended: %s", self._finisher.tally)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """First signal: finish and end; second: end at once. Only where handlers can be set."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.stop(now=self._stop)
+
+        names = ("SIGINT", "SIGTERM", "SIGBREAK")
+        wanted = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.signal(number, handle) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,91 @@
+"""Settings from the environment, with their defaults and what they take.
+
+Arguments win over the environment; `ROWLOCK_X` wins over `X`. Imported when first needed, because
+pydantic-settings takes a quarter of a second to import.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rowlock.errors import ConfigurationError
+
+DEFAULT_URL = "sqlite:///rowlock.db"
+_PROFILES: dict[str, dict[str, float]] = {
+    "dev": {"poll_interval": 5, "lease": 60, "failed_after": 120},
+    "prod": {"poll_interval": 30, "lease": 600, "failed_after": 3600},
+}
+
+
+def _env(*names: str) -> AliasChoices:
+    """`ROWLOCK_X` before `X`, for every name."""
+    return AliasChoices(*[choice for name in names for choice in (f"ROWLOCK_{name}", name)])
+
+
+class Settings(BaseSettings):
+    """All that can be set from outside; see docs/settings.md for the table."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ROWLOCK_",
+        env_ignore_empty=True,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+    )
+
+    database_url: str = DEFAULT_URL
+    redis_url: str = Field(default="redis://localhost:6379", validation_alias=_env("REDIS_URL"))
+    profile: Literal["dev", "prod"] | None = None
+    poll_interval: float = Field(
+        default=1.0, gt=0, le=3600, allow_inf_nan=False, validation_alias=_env("POLLER_INTERVAL_SECONDS")
+    )
+    lease: float = Field(
+        default=60.0, gt=0, le=86400, allow_inf_nan=False, validation_alias=_env("STALE_JOB_TIMEOUT_SECONDS")
+    )
+    failed_after: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, validation_alias=_env("FAILED_JOB_TIMEOUT_SECONDS")
+    )
+    concurrency: int = Field(default=4, ge=1, le=1000)
+    max_payload_bytes: int = Field(default=1024 * 1024, ge=1024)
+    busy_timeout: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
+    keep_completed_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
+    keep_failed_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _profile_is_a_set_of_defaults(cls, values: Any) -> Any:
+        chosen = next((values[key] for key in ("profile", "ROWLOCK_PROFILE") if key in values), None)
+        given = {str(key).lower().removeprefix("rowlock_") for key in values}
+        for name, value in _PROFILES.get(str(chosen), {}).items():
+            if not given & {name, _ENVIRONMENT_NAMES[name].lower()}:
+                values[name] = value
+        return values
+
+
+_ENVIRONMENT_NAMES = {
+    "poll_interval": "POLLER_INTERVAL_SECONDS",
+    "lease": "STALE_JOB_TIMEOUT_SECONDS",
+    "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
+}
+
+
+def load(**arguments: Any) -> Settings:
+    """Read the settings; arguments that are None count as not given. A bad value is refused by its name."""
+    try:
+        return Settings(**{name: value for name, value in arguments.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(_sentence(one, arguments) for one in error.errors())) from None
+
+
+def _sentence(error: Any, arguments: dict[str, Any]) -> str:
+    location = str(error["loc"][0]).lower() if error["loc"] else "settings"
+    short = location.removeprefix("rowlock_")
+    field = next((name for name, env in _ENVIRONMENT_NAMES.items() if env.lower() == short), short)
+    spellings = [f"ROWLOCK_{short}".upper(), short.upper()]
+    set_as = next((name for name in spellings if name in os.environ), spellings[0])
+    name = field if arguments.get(field) is not None else set_as
+    return f"{name}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

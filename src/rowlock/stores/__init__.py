@@ -1,0 +1,1 @@
+"""The room that speaks SQL: the store protocol, and one folder per database."""

@@ -1,0 +1,44 @@
+"""A database URL to the store that serves it; each store's folder is imported when it is first asked for.
+
+Opens nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from rowlock.errors import ConfigurationError
+from rowlock.stores.base import Store
+
+_EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
+_PLANNED = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL", "duckdb": "DuckDB"}
+
+
+def store_for(url: str, *, busy_timeout: float = 5.0) -> Store:
+    """The store at this URL; nothing is opened or created yet."""
+    if not isinstance(url, str) or "://" not in url:
+        raise ConfigurationError(f"{url!r} is not a database URL; write for example {_EXAMPLE}")
+    kind = url.partition("://")[0].lower()
+    if kind == "sqlite":
+        return _sqlite(url, busy_timeout=busy_timeout)
+    if kind in _PLANNED:
+        raise ConfigurationError(f"this version of rowlock has no {_PLANNED[kind]} store yet; use {_EXAMPLE}")
+    raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_EXAMPLE}")
+
+
+def _sqlite(url: str, **options: Any) -> Store:
+    from rowlock.stores.sqlite import SqliteStore
+
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc:
+        raise ConfigurationError(f"{url!r} names a host; a SQLite file has none: use {_EXAMPLE}")
+    if path in ("", ":memory:"):
+        raise ConfigurationError(f"{url!r} names no file; a queue has to outlive its process: use {_EXAMPLE}")
+    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if unknown or parts.fragment:
+        raise ConfigurationError(
+            f"{url!r}: a SQLite URL takes no options or fragments ({', '.join(unknown)})"
+        )
+    return SqliteStore(path, **options)

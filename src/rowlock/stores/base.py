@@ -1,0 +1,218 @@
+"""The store protocol: the few verbs through which everything else reaches the database.
+
+Batch-first and fenced: what ends, extends or reports on a claim says which claim number it holds, and is
+told when that claim is lost. `now` is Unix seconds; None means the store's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from rowlock.job import (
+    Exchange,
+    HistoryEntry,
+    Inserted,
+    Job,
+    JobList,
+    LogEntry,
+    Minute,
+    NewJob,
+    Outcome,
+    QueueRecord,
+    Report,
+    Want,
+    WorkerRecord,
+)
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker tells about itself when it registers."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    tasks: dict[str, Any]
+    strategy: str
+    concurrency: int
+    lease: float
+
+
+class Rescue(msgspec.Struct, frozen=True):
+    """What a rescue did: which workers were silent, and what became of their claims."""
+
+    workers: list[str] = []
+    requeued: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    waited: bool = False
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long finished jobs are kept, in seconds."""
+
+    completed: float
+    failed: float
+
+
+class Store(Protocol):
+    """A database that holds a queue."""
+
+    url: str
+
+    # -- the life of the store -------------------------------------------------------------------
+    def open(self, create: bool = True) -> None:
+        """Make sure the queue's tables are there; without `create`, raise `StoreMissing` if not."""
+        ...
+
+    def upgrade(self) -> tuple[int, int]:
+        """Bring the tables to this code's version; returns the version before and after."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection of this process; a later call opens anew."""
+        ...
+
+    # -- producing -------------------------------------------------------------------------------
+    def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
+        """Write the jobs, all or none, durably."""
+        ...
+
+    # -- claiming and finishing ------------------------------------------------------------------
+    def exchange(
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome] = (),
+        want: Want | None = None,
+        reports: Sequence[Report] = (),
+        minutes: Sequence[Minute] = (),
+        now: float | None = None,
+    ) -> Exchange:
+        """Hand back outcomes and take new claims, in one transaction."""
+        ...
+
+    def report(self, reports: Sequence[Report], now: float | None = None) -> None:
+        """Write progress and log lines of claims that still hold."""
+        ...
+
+    # -- liveness --------------------------------------------------------------------------------
+    def register(self, worker: Registration, now: float | None = None) -> str:
+        """Write the worker's row; returns its id, with a suffix if that id was used before."""
+        ...
+
+    def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:
+        """Say that the worker lives; False means that it was declared dead."""
+        ...
+
+    def retire(self, worker: str, now: float | None = None) -> None:
+        """End a worker in good order; claims it still holds go back, free of charge."""
+        ...
+
+    def cancel_requests(self, worker: str) -> list[tuple[int, int]]:
+        """The (id, claim) pairs of this worker's runs that somebody cancelled."""
+        ...
+
+    # -- upkeep ----------------------------------------------------------------------------------
+    def promote(self, most: int, now: float | None = None) -> int:
+        """Move due scheduled jobs to queued, earliest first; returns how many."""
+        ...
+
+    def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
+        """Take back the claims of silent workers, unless the rescuer itself has been silent."""
+        ...
+
+    def expire(self, most: int, now: float | None = None) -> int:
+        """Fail waiting jobs that are past their deadline to start; returns how many."""
+        ...
+
+    def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
+        """Delete old finished jobs of one page of ids; returns (deleted, last id of the page; 0: the end)."""
+        ...
+
+    def prune_records(self, age: float, now: float | None = None) -> None:
+        """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Let the database tidy its own files, where it needs to be asked."""
+        ...
+
+    def next_needed(self, worker: str, now: float | None = None) -> float | None:
+        """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
+        ...
+
+    def alone_waiting(self) -> bool:
+        """True if a job that has to be claimed alone is queued."""
+        ...
+
+    # -- operators -------------------------------------------------------------------------------
+    def cancel(self, job: int, now: float | None = None) -> None:
+        """Cancel a waiting job at once; ask a running one to stop; leave a finished one."""
+        ...
+
+    def retry(self, job: int, now: float | None = None) -> None:
+        """Put a scheduled or finished job back into its queue, with a new budget."""
+        ...
+
+    def set_queue(
+        self, name: str, *, paused: bool | None = None, strategy: str | None = None, now: float | None = None
+    ) -> None:
+        """Pause or resume a queue, or set the strategy of all its workers ("" unsets it)."""
+        ...
+
+    # -- reading ---------------------------------------------------------------------------------
+    def get(self, job: int) -> Job | None:
+        """One job, or None."""
+        ...
+
+    def find(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> JobList:
+        """A page of jobs, newest first."""
+        ...
+
+    def history(self, job: int) -> list[HistoryEntry]:
+        """What became of a job's earlier claims."""
+        ...
+
+    def logs(self, job: int) -> list[LogEntry]:
+        """The log lines kept with a job."""
+        ...
+
+    def queues(self) -> list[QueueRecord]:
+        """Every queue that has jobs or settings, with counts by state."""
+        ...
+
+    def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        """The workers, living ones first."""
+        ...
+
+    def minutes(self, since: int) -> list[Minute]:
+        """Rates and durations since a Unix minute."""
+        ...
+
+    def idle(self, queues: Sequence[str], now: float | None = None) -> bool:
+        """True if nothing in these queues is due or running (paused queues do not count)."""
+        ...
+
+    def change(self) -> int:
+        """A number that is different once somebody else has committed since the last look; cheap."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a doctor wants to know about this database; the keys are documented in insights.py."""
+        ...
+
+    def backup(self, target: str) -> int:
+        """Copy the database, consistently, while it is in use; returns the bytes written."""
+        ...

@@ -1,0 +1,224 @@
+-- Every statement that the stores share, by name. Values are always bound (:name).
+-- {now}, {now+delay} and {now-age} are the store's clock and are written by its dialect;
+-- {job} is the column list of a job, {claim} that of a claim.
+
+-- name: finish_completed
+UPDATE rowlock_jobs
+SET state = 'completed', result = :result, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- name: finish_failed
+UPDATE rowlock_jobs
+SET state = 'failed', finished_at = {now}, failures = failures + :charge, error = :error,
+    error_kind = :error_kind, alone = 0
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- name: finish_cancelled
+UPDATE rowlock_jobs
+SET state = 'cancelled', finished_at = {now}, error = :error, error_kind = :error_kind, alone = 0
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- A retry of a job whose cancel was asked for becomes cancelled.
+-- name: finish_retry
+UPDATE rowlock_jobs
+SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    run_at = {now+delay}, failures = failures + :charge, error = :error, error_kind = :error_kind,
+    alone = 0, claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- A release costs nothing and keeps the position; with a delay it waits as scheduled.
+-- name: finish_released
+UPDATE rowlock_jobs
+SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
+                 WHEN :delay IS NULL THEN 'queued' ELSE 'scheduled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    run_at = CASE WHEN :delay IS NULL THEN run_at ELSE {now+delay} END,
+    error = coalesce(:error, error), error_kind = coalesce(:error_kind, error_kind),
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- name: add_history
+INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+VALUES (:id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind)
+
+-- name: add_minute
+INSERT INTO rowlock_minutes (minute, worker, queue, task, completed, failed, retried, cancelled, released,
+                             run_seconds, wait_seconds)
+VALUES (:minute, :worker, :queue, :task, :completed, :failed, :retried, :cancelled, :released,
+        :run_seconds, :wait_seconds)
+ON CONFLICT (minute, worker, queue, task) DO UPDATE SET
+    completed = rowlock_minutes.completed + excluded.completed,
+    failed = rowlock_minutes.failed + excluded.failed,
+    retried = rowlock_minutes.retried + excluded.retried,
+    cancelled = rowlock_minutes.cancelled + excluded.cancelled,
+    released = rowlock_minutes.released + excluded.released,
+    run_seconds = rowlock_minutes.run_seconds + excluded.run_seconds,
+    wait_seconds = rowlock_minutes.wait_seconds + excluded.wait_seconds
+
+-- name: report_progress
+INSERT INTO rowlock_progress (job_id, claim, done, total, note, at)
+SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs
+WHERE id = :id AND claim = :claim AND state = 'running'
+ON CONFLICT (job_id) DO UPDATE SET
+    claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+
+-- name: report_line
+INSERT INTO rowlock_logs (job_id, claim, at, message, fields)
+SELECT id, claim, :at, :message, :fields FROM rowlock_jobs
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- name: trim_lines
+DELETE FROM rowlock_logs
+WHERE job_id = :id AND id <= (
+    SELECT id FROM rowlock_logs WHERE job_id = :id ORDER BY id DESC LIMIT 1 OFFSET :keep)
+
+-- name: worker_alive
+SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
+
+-- name: retire_worker
+UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
+
+-- name: held_by
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task
+FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
+
+-- name: bury_worker
+UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
+
+-- Back into its old position; a charged job is claimed alone next time.
+-- name: rescue_requeue
+UPDATE rowlock_jobs
+SET state = 'queued', failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN 1 ELSE alone END,
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND state = 'running'
+
+-- name: count_rescues
+SELECT count(*) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'
+
+-- name: cancel_waiting
+UPDATE rowlock_jobs SET state = 'cancelled', finished_at = {now}, cancel_requested_at = {now}
+WHERE id = :id AND state IN ('scheduled', 'queued')
+
+-- name: cancel_running
+UPDATE rowlock_jobs SET cancel_requested_at = {now}
+WHERE id = :id AND state = 'running' AND cancel_requested_at IS NULL
+
+-- name: cancel_requests
+SELECT id, claim FROM rowlock_jobs
+WHERE claimed_by = :worker AND state = 'running' AND cancel_requested_at IS NOT NULL
+
+-- name: retry_job
+UPDATE rowlock_jobs
+SET state = 'queued', position = :position, run_at = {now}, failures = 0, alone = 0, result = NULL,
+    error = NULL, error_kind = NULL, finished_at = NULL, claimed_by = NULL, claimed_at = NULL,
+    started_at = NULL, cancel_requested_at = NULL,
+    expires_at = CASE WHEN expires_at <= {now} THEN NULL ELSE expires_at END
+WHERE id = :id AND state IN ('scheduled', 'completed', 'failed', 'cancelled')
+
+-- name: retry_facts
+SELECT claim, state, task, unique_key, unique_until FROM rowlock_jobs WHERE id = :id
+
+-- name: unique_holder
+SELECT id FROM rowlock_jobs
+WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
+  AND state IN ('scheduled', 'queued', 'running')
+
+-- name: due_jobs
+SELECT id FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at, position LIMIT :most
+
+-- name: promote
+UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
+
+-- name: next_due
+SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'
+
+-- name: expired_jobs
+SELECT id, claim FROM rowlock_jobs
+WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
+ORDER BY expires_at LIMIT :most
+
+-- name: next_expiry
+SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
+
+-- name: expire
+UPDATE rowlock_jobs SET state = 'failed', finished_at = {now}, error_kind = 'expired', error = :error, alone = 0
+WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued')
+
+-- name: alone_waiting
+SELECT 1 FROM rowlock_jobs WHERE alone = 1 AND state = 'queued' LIMIT 1
+
+-- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
+-- name: prune_page
+SELECT id, state, created_at, finished_at FROM rowlock_jobs WHERE id > :after ORDER BY id LIMIT :most
+
+-- name: prune_job
+DELETE FROM rowlock_jobs WHERE id = :id AND state IN ('completed', 'failed', 'cancelled')
+
+-- name: prune_history
+DELETE FROM rowlock_history WHERE job_id = :id
+
+-- name: prune_logs
+DELETE FROM rowlock_logs WHERE job_id = :id
+
+-- name: prune_progress
+DELETE FROM rowlock_progress WHERE job_id = :id
+
+-- name: prune_workers
+DELETE FROM rowlock_workers WHERE dead_at < {now-age}
+
+-- name: prune_minutes
+DELETE FROM rowlock_minutes WHERE minute < :minute
+
+-- name: set_paused
+INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END
+
+-- name: set_strategy
+INSERT INTO rowlock_queues (name, strategy) VALUES (:name, :strategy)
+ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
+
+-- name: queue_settings
+SELECT name, paused_at, strategy FROM rowlock_queues
+
+-- name: get_job
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id WHERE j.id = :id
+
+-- name: history
+SELECT claim, event, at, worker, started_at, error, error_kind
+FROM rowlock_history WHERE job_id = :id ORDER BY id
+
+-- name: logs
+SELECT claim, at, message, fields FROM rowlock_logs WHERE job_id = :id ORDER BY id
+
+-- name: minutes
+SELECT minute, worker, queue, task, completed, failed, retried, cancelled, released, run_seconds, wait_seconds
+FROM rowlock_minutes WHERE minute >= :since ORDER BY minute
+
+-- name: count_queued
+SELECT queue, 'queued', count(*) FROM rowlock_jobs WHERE state = 'queued' GROUP BY queue
+
+-- name: count_scheduled
+SELECT queue, 'scheduled', count(*) FROM rowlock_jobs WHERE state = 'scheduled' GROUP BY queue
+
+-- name: count_running
+SELECT queue, 'running', count(*) FROM rowlock_jobs WHERE state = 'running' GROUP BY queue
+
+-- name: count_bad
+SELECT queue, state, count(*) FROM rowlock_jobs WHERE state IN ('failed', 'cancelled') GROUP BY queue, state
+
+-- name: count_completed
+SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' GROUP BY queue
+
+-- name: count_unknown
+SELECT task, count(*) FROM rowlock_jobs WHERE state = 'scheduled' AND error_kind = 'unknown_task' GROUP BY task
+
+-- name: newest_created_at
+SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1
+
+-- name: meta
+SELECT key, value FROM rowlock_meta
+
+-- name: set_meta
+INSERT INTO rowlock_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -1,0 +1,291 @@
+"""The SQLite store: transactions, the sequence, inserts, and what else is SQLite's own.
+
+The verbs it shares with other databases are in `stores/sql.py` and `stores/reading.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from typing import Any
+
+from rowlock.errors import SchemaMismatch, StoreError, StoreMissing
+from rowlock.job import Inserted, NewJob
+from rowlock.stores import queries
+from rowlock.stores.reading import JOB_COLUMNS, SqlReads
+from rowlock.stores.sql import CLAIM_COLUMNS, Session, SqlStore
+from rowlock.stores.sqlite import schema
+from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
+from rowlock.stores.sqlite.faults import explain
+
+_WORDS = {
+    "now": ":now",
+    "now+": "(:now + {0})",
+    "now-": "(:now - {0})",
+    "job": JOB_COLUMNS,
+    "claim": CLAIM_COLUMNS,
+}
+_QUERIES = queries.load(
+    ("rowlock.stores", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
+)
+_CHECKPOINT_AT = 4 * 1024 * 1024  # what 1,000 pages of 4 KiB, SQLite's own default, come to
+_CHECKPOINT_PATIENCE = 0.1  # seconds to wait for readers; upkeep tries again
+_WRITES_BETWEEN_LOOKS = 64
+
+_INSERT = (
+    "INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, "
+    "due_at, expires_at, unique_key, unique_until, args, meta) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_UNLESS_HELD = (
+    _INSERT + " ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL "
+    "AND state IN ('scheduled', 'queued', 'running') DO NOTHING"
+)
+
+
+class SqliteSession:
+    """Runs named statements on one connection, at one moment."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float | None) -> None:
+        self.connection = connection
+        wall = time.time()
+        self.now = wall if now is None else now
+        # A given time moves both clocks by the same distance, so that tests can let leases run out.
+        self.mono = time.monotonic() + (self.now - wall)
+
+    def run(self, name: str, /, **values: Any) -> int:
+        return self.connection.execute(_QUERIES[name], self._bound(values)).rowcount
+
+    def rows(self, name: str, /, **values: Any) -> list[Any]:
+        return self.connection.execute(_QUERIES[name], self._bound(values)).fetchall()
+
+    def row(self, name: str, /, **values: Any) -> Any:
+        cursor = self.connection.execute(_QUERIES[name], self._bound(values))
+        row = cursor.fetchone()
+        cursor.close()  # an unfinished SELECT would hold its snapshot, and with it the WAL
+        return row
+
+    def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
+        values["now"] = self.now
+        values["mono"] = self.mono
+        return values
+
+
+class SqliteStore(SqlReads, SqlStore):
+    """A queue in a SQLite file."""
+
+    def __init__(self, path: str, *, busy_timeout: float = 5.0) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self._connections = Connections(path, busy_timeout)
+        self._opened_in: int | None = None
+        self._writes = 0
+
+    # -- the life of the store -------------------------------------------------------------------
+
+    def open(self, create: bool = True) -> None:
+        if self._opened_in == os.getpid():
+            return
+        with self._explained():
+            connection = self._connections.get(create)
+            facts = schema.meta(connection)
+            if facts is None:
+                if not create:
+                    raise StoreMissing(
+                        f"no queue at {self.path} (the file is there, rowlock's tables are not)"
+                    )
+                schema.create(connection)
+                facts = schema.meta(connection)
+            if facts is None:
+                raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
+            schema.check(facts, self.path)
+        self._opened_in = os.getpid()
+
+    def upgrade(self) -> tuple[int, int]:
+        with self._explained():
+            connection = self._connections.get(create=False)
+            if schema.meta(connection) is None:
+                raise StoreMissing(f"no queue at {self.path}")
+            return schema.upgrade(connection, schema.migrations())
+
+    def close(self) -> None:
+        self._connections.close()
+        self._opened_in = None
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _write(self, now: float | None = None) -> Iterator[SqliteSession]:
+        self.open()
+        with self._explained():
+            connection = self._connections.get()
+            # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield SqliteSession(connection, now)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):  # the first error is the one to tell
+                        connection.execute("ROLLBACK")
+                raise
+        self._writes += 1
+        if self._writes % _WRITES_BETWEEN_LOOKS == 0:
+            self.checkpoint()
+
+    @contextmanager
+    def _read(self, now: float | None = None) -> Iterator[SqliteSession]:
+        self.open()
+        with self._explained():
+            yield SqliteSession(self._connections.get(), now)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+
+    def _numbers(self, tx: Session, count: int) -> range:
+        last: int = tx.row("last_number")[0]
+        tx.run("draw_numbers", count=count)
+        return range(last + 1, last + 1 + count)
+
+    def _time(self, stored: float) -> datetime:
+        return datetime.fromtimestamp(stored, timezone.utc)
+
+    # -- producing -------------------------------------------------------------------------------
+
+    def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
+        with self._write(now) as tx:
+            return _insert(tx, jobs)
+
+    # -- what SQLite has to be asked for ---------------------------------------------------------
+
+    def next_needed(self, worker: str, now: float | None = None) -> float | None:
+        with self._read(now) as db:
+            moments = [
+                stored - db.now
+                for name in ("next_due", "next_expiry")
+                if (stored := db.row(name)[0]) is not None
+            ]
+            silent = db.row("next_silent", worker=worker)[0]
+            if silent is not None:
+                moments.append(silent)
+            return max(0.0, min(moments)) if moments else None
+
+    def change(self) -> int:
+        self.open()
+        with self._explained():
+            version: int = self._connections.get().execute("PRAGMA data_version").fetchone()[0]
+            return version
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the file when it has grown, with a checkpoint that holds the write lock.
+
+        Its size is asked of the file system: opening the file from here would break SQLite's POSIX locks.
+        """
+        try:
+            if SAFE_AUTOCHECKPOINT or os.stat(self.path + "-wal").st_size < _CHECKPOINT_AT:
+                return
+        except OSError:
+            return
+        with self._explained():
+            connection = self._connections.get()
+            (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
+            connection.execute(f"PRAGMA busy_timeout = {int(_CHECKPOINT_PATIENCE * 1000)}")
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {usual}")
+
+    def facts(self) -> dict[str, Any]:
+        with self._read() as db:
+
+            def pragma(name: str) -> Any:
+                return db.connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+            meta = dict(db.rows("meta"))
+            return {
+                "store": "sqlite",
+                "address": self.path,
+                "schema_version": int(meta["version"]),
+                "code_version": schema.VERSION,
+                "install_id": meta["install_id"],
+                "server_version": sqlite3.sqlite_version,
+                "wal_reset_bug": not SAFE_AUTOCHECKPOINT,
+                "journal_mode": pragma("journal_mode"),
+                "synchronous": {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}[pragma("synchronous")],
+                "bytes": pragma("page_count") * pragma("page_size"),
+                "wal_bytes": _size(self.path + "-wal"),
+                "quick_check": [row[0] for row in db.connection.execute("PRAGMA quick_check(5)")],
+                "newest_created_at": db.row("newest_created_at")[0],
+                "unknown_tasks": dict(db.rows("count_unknown")),
+                "now": db.now,
+            }
+
+    def backup(self, target: str) -> int:
+        self.open(create=False)
+        if os.path.exists(target):
+            raise StoreError(f"{target} exists already; a backup never overwrites: name another file")
+        with self._explained():
+            copy = sqlite3.connect(target)
+            try:
+                self._connections.get().backup(copy, pages=2048, sleep=0.001)
+            finally:
+                copy.close()
+        return os.stat(target).st_size
+
+
+def _insert(tx: SqliteSession, jobs: Sequence[NewJob]) -> list[Inserted]:
+    """Write the jobs with the next numbers of the sequence as ids and positions."""
+    now, number = tx.now, tx.row("last_number")[0]
+    execute = tx.connection.execute
+    if not any(job.unique_key is not None for job in jobs):
+        rows = [_row(job, id, now) for id, job in enumerate(jobs, number + 1)]
+        tx.connection.executemany(_INSERT, rows)
+        return [Inserted(id, True, now) for id in range(number + 1, number + 1 + len(jobs))]
+    inserted = []
+    for job in jobs:
+        if execute(_INSERT_UNLESS_HELD, _row(job, number + 1, now)).rowcount:
+            number += 1
+            inserted.append(Inserted(number, True, now))
+        else:
+            holder = tx.row("unique_holder", task=job.task, unique_key=job.unique_key)[0]
+            inserted.append(Inserted(holder, False, now))
+    return inserted
+
+
+def _row(job: NewJob, id: int, now: float) -> tuple[Any, ...]:
+    state, due, deadline = job.placed(now)
+    return (
+        id,
+        id,
+        job.task,
+        job.queue,
+        job.priority,
+        state.value,
+        job.max_attempts,
+        now,
+        due,
+        due,
+        deadline,
+        job.unique_key,
+        job.unique_until,
+        job.args,
+        job.meta,
+    )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,75 @@
+"""Promote due jobs, rescue the claims of silent workers, expire, prune: one `run_once()`.
+
+Every worker does it, without a leader; each step is a bounded transaction that is safe to run twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import msgspec
+
+from rowlock.stores.base import Rescue, Retention, Store
+
+log = logging.getLogger("rowlock.upkeep")
+
+_BATCH = 1_000
+_PRUNE_EVERY = 60.0
+_RECORDS_KEPT = 30 * 86_400.0
+_LONGEST = 30.0  # seconds until the next look when nothing is known to be due
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What one round did, and in how many seconds the next is needed."""
+
+    promoted: int = 0
+    expired: int = 0
+    pruned: int = 0
+    rescue: Rescue = Rescue()
+    next_in: float = _LONGEST
+
+
+class Upkeep:
+    """The upkeep of one store, done by one worker."""
+
+    def __init__(self, store: Store, *, lease: float, keep: Retention) -> None:
+        self._store = store
+        self._lease = lease
+        self._keep = keep
+        self._prune_at = 0.0
+        self._prune_after = 0
+
+    def run_once(self, worker: str, now: float | None = None) -> Done:
+        """Do what is due now; `now` is Unix seconds, None the store's clock."""
+        promoted = self._store.promote(_BATCH, now)
+        expired = self._store.expire(_BATCH, now)
+        rescue = self._store.rescue(worker, careful_age=self._lease / 3, now=now)
+        if rescue.workers:
+            log.warning(
+                "rescued the claims of silent workers %s: %d back in their queues, %d failed, %d cancelled",
+                ", ".join(rescue.workers),
+                rescue.requeued,
+                rescue.failed,
+                rescue.cancelled,
+            )
+        pruned = self._prune(now)
+        self._store.checkpoint()
+        if rescue.waited:  # our own beat is old: everyone may have been frozen, so beat first and look again
+            next_in = self._lease / 6
+        elif promoted == _BATCH or expired == _BATCH:
+            next_in = 0.0
+        else:
+            needed = self._store.next_needed(worker, now)
+            next_in = _LONGEST if needed is None else min(needed, _LONGEST)
+        return Done(promoted, expired, pruned, rescue, next_in)
+
+    def _prune(self, now: float | None) -> int:
+        moment = time.time() if now is None else now
+        if self._prune_at - _PRUNE_EVERY <= moment < self._prune_at:
+            return 0
+        pruned, self._prune_after = self._store.prune(self._keep, self._prune_after, _BATCH // 2, now)
+        if not self._prune_after:  # this pass came to the rows that are too young
+            self._store.prune_records(_RECORDS_KEPT, now)
+            self._prune_at = moment + _PRUNE_EVERY
+        return pruned

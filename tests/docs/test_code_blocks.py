@@ -1,0 +1,26 @@
+"""Runs every code block of the README and of the pages in docs/, each page as one story."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import play, read_blocks
+
+ROOT = Path(__file__).parents[2]
+
+
+def pages() -> list[str]:
+    """The README and docs/; a decision page is history and may show code that no longer runs."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    names = [page.relative_to(ROOT).as_posix() for page in found if page.is_file()]
+    return [name for name in names if not name.startswith("docs/decisions/")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the commands of the pages are written for a POSIX shell")
+@pytest.mark.parametrize("page", pages())
+def test_the_code_blocks_run_as_the_page_says(page: str, tmp_path: Path) -> None:
+    for block in read_blocks((ROOT / page).read_text(encoding="utf-8"), page):
+        play(block, tmp_path)
