@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rowlock.job import Ending
+from rowlock.stores.base import Store
+from tests.stores.steps import add, end, events, job, state, take, worker
+
+
+def late(seconds: float = 61.0) -> float:
+    return time.time() + seconds
+
+
+def rescue(store: Store, now: float | None = None) -> list[str]:
+    """A rescue by a worker that is alive at that moment."""
+    moment = late() if now is None else now
+    rescuer = worker(store, "rescuer", now=moment)
+    return store.rescue(rescuer, careful_age=20, now=moment).workers
+
+
+def test_a_living_workers_claims_are_left_alone(store: Store) -> None:
+    who = worker(store)
+    (id,) = add(store)
+    take(store, who)
+    assert rescue(store, now=late(59)) == []
+    assert store.beat(who, "FIFO", now=late(59))
+    assert rescue(store, now=late(118)) == []
+    assert state(store, id) == "running"
+
+
+def test_a_silent_workers_job_goes_back_into_its_old_position_and_is_charged(store: Store) -> None:
+    who = worker(store)
+    first, second = add(store, 2)
+    take(store, who, strategy="FIFO")
+    assert rescue(store) == [who]
+    found = job(store, first)
+    assert (found.state, found.failures, found.claimed_by, found.claim) == ("queued", 1, None, 1)
+    assert events(store, first) == ["rescued"]
+    assert store.history(first)[0].worker == who
+    assert take(store, worker(store, "other"), strategy="FIFO")[0].id == first
+    assert second
+
+
+def test_a_rescued_job_ignores_its_old_worker(store: Store) -> None:
+    who = worker(store)
+    add(store)
+    old = take(store, who)[0]
+    rescue(store)
+    assert not end(store, old, result='"late"')
+    newer = take(store, worker(store, "other"))[0]
+    assert newer.claim == old.claim + 1
+    assert not end(store, old, Ending.FAILED)
+    assert end(store, newer, result='"new"')
+    assert job(store, old.id).result == "new"
+
+
+def test_a_job_that_keeps_killing_its_workers_fails_and_says_so(store: Store) -> None:
+    (id,) = add(store, max_attempts=3)
+    for number in range(3):
+        take(store, worker(store, f"w{number}"))
+        rescue(store)
+    found = job(store, id)
+    assert (found.state, found.failures, found.error_kind) == ("failed", 3, "worker_died")
+    assert found.error is not None and "its worker died 3 times" in found.error
+    assert events(store, id) == ["rescued"] * 3
+
+
+def test_at_most_once_means_that_a_dead_worker_ends_it(store: Store) -> None:
+    (id,) = add(store, max_attempts=1)
+    take(store, worker(store))
+    rescue(store)
+    assert (state(store, id), job(store, id).error_kind) == ("failed", "worker_died")
+
+
+def test_a_job_enqueued_without_the_code_has_the_budget_that_its_worker_knew(store: Store) -> None:
+    (once,) = add(store, task="once", max_attempts=None)
+    (unknown,) = add(store, task="unknown", max_attempts=None)
+    take(store, worker(store, once=1), 2, alone=False)
+    rescue(store)
+    assert (state(store, once), state(store, unknown)) == ("failed", "queued")
+
+
+def test_a_cancelled_job_of_a_dead_worker_is_cancelled(store: Store) -> None:
+    (id,) = add(store)
+    take(store, worker(store))
+    store.cancel(id)
+    rescue(store)
+    assert state(store, id) == "cancelled"
+
+
+def test_a_job_whose_worker_died_is_next_claimed_alone(store: Store) -> None:
+    poison, *_ = add(store, 4)
+    take(store, worker(store), 1, strategy="FIFO")
+    rescue(store)
+    who = worker(store, "next")
+    assert store.alone_waiting()
+    busy = take(store, who, 2, strategy="FIFO", alone=False)
+    assert poison not in [claim.id for claim in busy]
+    (claim,) = take(store, who, 4, strategy="FIFO", alone=True)
+    assert claim.id == poison and claim.alone
+    end(store, claim)
+    assert not store.alone_waiting()
+    assert len(take(store, who, 4)) == 1
+
+
+def test_a_worker_declared_dead_hears_it_at_its_next_beat(store: Store) -> None:
+    who = worker(store)
+    rescue(store)
+    assert not store.beat(who, "FIFO")
+    assert [one.ended for one in store.workers() if one.id == who] == ["silent"]
+
+
+def test_a_rescuer_that_was_silent_itself_waits(store: Store) -> None:
+    """Everyone froze together: nobody is dead before somebody has shown that time went on."""
+    who, rescuer = worker(store), worker(store, "rescuer")
+    (id,) = add(store)
+    take(store, who)
+    did = store.rescue(rescuer, careful_age=20, now=late())
+    assert did.waited and did.workers == []
+    assert state(store, id) == "running"
+    store.beat(rescuer, "FIFO", now=late())
+    assert store.rescue(rescuer, careful_age=20, now=late(62)).workers == [who]
+
+
+def test_each_worker_has_its_own_lease(store: Store) -> None:
+    short, long = worker(store, "short", lease=1.0), worker(store, "long", lease=600.0)
+    add(store, 2)
+    take(store, short)
+    take(store, long)
+    assert rescue(store, now=late(2)) == [short]
+
+
+def test_a_worker_that_retires_gives_its_claims_back_free_of_charge(store: Store) -> None:
+    who = worker(store)
+    (id,) = add(store)
+    take(store, who)
+    store.retire(who)
+    assert (state(store, id), job(store, id).failures) == ("queued", 0)
+    assert events(store, id) == ["released"]
+    (record,) = store.workers()
+    assert (record.ended, record.alive) == ("stopped", False)
+
+
+def test_an_id_that_was_used_before_gets_a_suffix(store: Store) -> None:
+    assert [worker(store, "me") for _ in range(3)] == ["me", "me.2", "me.3"]
+
+
+def test_cancel_requests_name_only_the_workers_own_runs(store: Store) -> None:
+    one, other = worker(store, "one"), worker(store, "other")
+    add(store, 3)
+    mine, theirs = take(store, one)[0], take(store, other)[0]
+    store.cancel(mine.id)
+    store.cancel(theirs.id)
+    assert store.cancel_requests(one) == [(mine.id, mine.claim)]
+
+
+def test_workers_tell_who_they_are_and_what_they_hold(store: Store) -> None:
+    who = worker(store, "me", resize=3)
+    add(store, 2)
+    take(store, who, 2)
+    (record,) = store.workers()
+    assert (record.id, record.host, record.running, record.alive) == ("me", "host", 2, True)
+    assert record.tasks == {"resize": {"max_attempts": 3}}
+    assert 0 <= record.beat_age < 10
+    assert not store.workers(now=late())[0].alive
+
+
+@pytest.mark.parametrize("moment", [59.0, 61.0])
+def test_upkeep_is_needed_when_the_first_lease_runs_out(store: Store, moment: float) -> None:
+    me = worker(store, "me")
+    assert store.next_needed(me) is None
+    worker(store, "other")
+    needed = store.next_needed(me, now=late(moment))
+    assert needed == pytest.approx(max(0.0, 60 - moment), abs=0.5)

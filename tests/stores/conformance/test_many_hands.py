@@ -1,0 +1,113 @@
+"""Threads and processes claiming from one queue: no job twice, none lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rowlock.job import Ending, Want
+from rowlock.stores.base import Store
+from rowlock.strategies import NAMES
+from tests.stores.conformance.conftest import STORES
+from tests.stores.steps import add, end, outcome, take, worker
+
+JOBS = 300
+
+
+def drain(store: Store, name: str, strategy: str) -> list[int]:
+    who = worker(store, name)
+    done: list[int] = []
+    claims = take(store, who, 3, strategy=strategy)
+    while claims:
+        done += [claim.id for claim in claims]
+        outcomes = [outcome(claim, Ending.COMPLETED, result="1") for claim in claims]
+
+        got = store.exchange(who, outcomes, Want(count=3, strategy=strategy))
+        assert got.lost == []
+        claims = got.claims
+    return done
+
+
+def drain_in_process(kind: str, folder: str, name: str, results: multiprocessing.Queue[list[int]]) -> None:
+    store = STORES[kind](Path(folder))
+    results.put(drain(store, name, "FIFO"))
+    store.close()
+
+
+@pytest.mark.parametrize("strategy", NAMES)
+def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> None:
+    ids = add(store, JOBS // 2) + add(store, JOBS // 2, priority=3)
+    done: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: done.extend(drain(store, f"w{n}", strategy))) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == ids
+    assert {found.claim for found in store.find(limit=JOBS)} == {1}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_processes_share_a_queue_without_a_clash(kind: str, tmp_path: Path) -> None:
+    store = STORES[kind](tmp_path)
+    ids = add(store, JOBS)
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[list[int]] = context.Queue()
+    processes = [
+        context.Process(target=drain_in_process, args=(kind, str(tmp_path), f"p{number}", results))
+        for number in range(3)
+    ]
+    for process in processes:
+        process.start()
+    done = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert sorted(id for part in done for id in part) == ids
+    assert Counter(found.state for found in store.find(limit=JOBS)) == {"completed": JOBS}
+    assert {found.claim for found in store.find(limit=JOBS)} == {1}
+    store.close()
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_processes_that_create_the_queue_at_the_same_moment_agree(kind: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[list[int]] = context.Queue()
+    processes = [
+        context.Process(target=drain_in_process, args=(kind, str(tmp_path), f"p{number}", results))
+        for number in range(4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    store = STORES[kind](tmp_path)
+    assert len(store.workers()) == 4
+    store.close()
+
+
+def test_one_claim_ended_by_two_threads_is_accepted_once(store: Store) -> None:
+    who = worker(store)
+    for _ in range(20):
+        add(store)
+        claim = take(store, who)[0]
+        barrier = threading.Barrier(2)
+        accepted: list[bool] = []
+
+        def finish(claim=claim, barrier=barrier, accepted=accepted) -> None:  # type: ignore[no-untyped-def]
+            barrier.wait()
+            accepted.append(end(store, claim))
+
+        threads = [threading.Thread(target=finish) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(accepted) == [False, True]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rowlock.errors import JobNotFound, WrongState
+from rowlock.job import Ending, LogLine, Progress, Report
+from rowlock.stores.base import Retention, Store
+from rowlock.upkeep import Upkeep
+from tests.stores.steps import add, end, events, job, state, take, worker
+
+NOW = 1_800_000_000.0
+DAY = 86_400.0
+WEEK = Retention(completed=7 * DAY, failed=30 * DAY)
+
+
+def test_due_jobs_are_promoted_and_the_others_wait(store: Store) -> None:
+    (soon,) = add(store, delay=10.0, now=NOW)
+    (later,) = add(store, delay=20.0, now=NOW)
+    assert store.promote(10, now=NOW + 9) == 0
+    assert store.promote(10, now=NOW + 10) == 1
+    assert (state(store, soon), state(store, later)) == ("queued", "scheduled")
+
+
+def test_promotion_is_bounded_and_earliest_first(store: Store) -> None:
+    ids = [add(store, delay=float(30 - number), now=NOW)[0] for number in range(5)]
+    assert store.promote(2, now=NOW + 60) == 2
+    assert [state(store, id) for id in ids] == ["scheduled"] * 3 + ["queued"] * 2
+
+
+def test_a_clock_that_jumps_back_runs_nothing_early_twice_or_never(store: Store) -> None:
+    who = worker(store)
+    (id,) = add(store, delay=60.0, now=NOW)
+    assert store.promote(10, now=NOW - 3600) == 0
+    assert store.promote(10, now=NOW + 60) == 1
+    assert store.promote(10, now=NOW - 3600) == 0
+    assert [claim.id for claim in take(store, who, 2, now=NOW - 3600)] == [id]
+    assert take(store, who, now=NOW) == []
+
+
+def test_waiting_jobs_expire_and_running_ones_do_not(store: Store) -> None:
+    who = worker(store)
+    (running,) = add(store, expires=5.0, now=NOW)
+    take(store, who, now=NOW)
+    (queued,) = add(store, expires=5.0, now=NOW)
+    (scheduled,) = add(store, expires=5.0, delay=10.0, now=NOW)
+    assert store.expire(10, now=NOW + 6) == 1
+    assert store.expire(10, now=NOW + 16) == 1
+    assert state(store, running) == "running"
+    for id in (queued, scheduled):
+        assert (state(store, id), job(store, id).error_kind, events(store, id)) == (
+            "failed",
+            "expired",
+            ["expired"],
+        )
+
+
+def test_the_next_moment_is_the_earliest_of_due_and_deadline(store: Store) -> None:
+    me = worker(store, now=NOW)
+    add(store, delay=50.0, now=NOW)
+    assert store.next_needed(me, now=NOW) == pytest.approx(50)
+    add(store, expires=20.0, now=NOW)
+    assert store.next_needed(me, now=NOW) == pytest.approx(20)
+    assert store.next_needed(me, now=NOW + 99) == 0
+
+
+def test_finished_jobs_are_kept_as_long_as_the_policy_says(store: Store) -> None:
+    who = worker(store, now=NOW)
+    endings = {Ending.COMPLETED: 7, Ending.FAILED: 30, Ending.CANCELLED: 30}
+    for ending, days in endings.items():
+        (id,) = add(store, now=NOW)
+        claim = take(store, who, now=NOW)[0]
+        report = Report(id=id, claim=claim.claim, progress=Progress(1), lines=[LogLine(NOW, "x")])
+        store.report([report])
+        end(store, claim, ending, now=NOW)
+        assert store.prune(WEEK, after=0, most=100, now=NOW + days * DAY - 1)[0] == 0
+        assert store.prune(WEEK, after=0, most=100, now=NOW + days * DAY + 1)[0] == 1
+        assert store.get(id) is None and store.history(id) == [] and store.logs(id) == []
+
+
+def test_unfinished_jobs_are_never_pruned(store: Store) -> None:
+    who = worker(store, now=NOW)
+    add(store, 2, now=NOW)
+    add(store, delay=1.0, now=NOW)
+    take(store, who, now=NOW)
+    assert store.prune(Retention(0, 0), after=0, most=100, now=NOW + 999 * DAY) == (0, 0)
+    assert len(store.find()) == 3
+
+
+def test_pruning_goes_page_by_page_and_starts_again(store: Store) -> None:
+    who = worker(store, now=NOW)
+    add(store, 5, now=NOW)
+    for claim in take(store, who, 5, now=NOW, strategy="FIFO")[1:]:
+        end(store, claim, now=NOW)
+    keep, later = Retention(DAY, DAY), NOW + 2 * DAY
+    deleted, after = store.prune(keep, after=0, most=3, now=later)
+    assert (deleted, after) == (2, 3)
+    assert store.prune(keep, after=after, most=3, now=later) == (2, 0)
+    assert [one.id for one in store.find()] == [1]
+
+
+def test_one_round_of_upkeep_does_all_of_it_and_says_when_the_next_is_needed(store: Store) -> None:
+    me = worker(store, "me", now=NOW + 100)
+    worker(store, "silent", now=NOW - 100)
+    add(store, delay=90.0, now=NOW)
+    add(store, expires=5.0, now=NOW)
+    add(store, delay=130.0, now=NOW)
+    upkeep = Upkeep(store, lease=60.0, keep=WEEK)
+    done = upkeep.run_once(me, now=NOW + 100)
+    assert (done.promoted, done.expired, done.rescue.workers) == (1, 1, ["silent"])
+    assert done.next_in == pytest.approx(30)
+    assert upkeep.run_once(me, now=NOW + 101).promoted == 0
+
+
+def test_cancel_ends_a_waiting_job_at_once(store: Store) -> None:
+    (queued,) = add(store)
+    (scheduled,) = add(store, delay=60.0)
+    for id in (queued, scheduled):
+        store.cancel(id)
+        assert (state(store, id), events(store, id)) == ("cancelled", ["cancelled"])
+        assert job(store, id).finished_at is not None
+    assert take(store, worker(store)) == []
+
+
+def test_cancel_leaves_a_finished_job_as_it_is(store: Store) -> None:
+    add(store)
+    claim = take(store, worker(store))[0]
+    end(store, claim)
+    before = job(store, claim.id)
+    store.cancel(claim.id)
+    assert job(store, claim.id) == before
+
+
+@pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED])
+def test_an_operators_retry_starts_a_finished_job_over(store: Store, ending: Ending) -> None:
+    who = worker(store)
+    (id,) = add(store, expires=3600.0)
+    claim = take(store, who)[0]
+    end(store, claim, ending, result="1", error="boom", charge=True)
+    store.retry(id)
+    found = job(store, id)
+    assert (found.state, found.failures, found.result, found.error) == ("queued", 0, None, None)
+    assert found.finished_at is None and found.cancel_requested_at is None
+    assert events(store, id)[-1] == "retried"
+    again = take(store, who)[0]
+    assert again.claim == 2
+    assert not end(store, claim)
+
+
+def test_an_operators_retry_makes_a_scheduled_job_due_now(store: Store) -> None:
+    (id,) = add(store, delay=3600.0)
+    store.retry(id)
+    assert state(store, id) == "queued"
+
+
+def test_a_retry_of_an_expired_job_does_not_expire_again(store: Store) -> None:
+    (id,) = add(store, expires=1.0, now=time.time() - 10)
+    store.expire(10)
+    store.retry(id)
+    assert store.expire(10) == 0 and state(store, id) == "queued"
+
+
+def test_what_is_queued_or_running_cannot_be_retried(store: Store) -> None:
+    (id,) = add(store)
+    with pytest.raises(WrongState, match="is queued"):
+        store.retry(id)
+    take(store, worker(store))
+    with pytest.raises(WrongState, match="is running"):
+        store.retry(id)
+    with pytest.raises(JobNotFound, match="no job 99"):
+        store.retry(99)
+
+
+def test_idle_means_that_nothing_is_due_or_running(store: Store) -> None:
+    who = worker(store)
+    assert store.idle([])
+    add(store, delay=60.0, queue="a")
+    assert store.idle([]) and not store.idle([], now=time.time() + 61)
+    add(store, queue="a")
+    assert not store.idle([]) and not store.idle(["a"]) and store.idle(["b"])
+    claim = take(store, who)[0]
+    assert not store.idle(["a"]) and store.idle(["b"])
+    end(store, claim)
+    assert store.idle([])

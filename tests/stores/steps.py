@@ -1,0 +1,65 @@
+"""The few steps from which the stories about stores are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rowlock.job import Claim, Ending, Job, NewJob, Outcome, Want
+from rowlock.stores.base import Registration, Store
+
+
+def new(task: str = "work", **fields: Any) -> NewJob:
+    return NewJob(task=task, queue=fields.pop("queue", "default"), args=fields.pop("args", "{}"), **fields)
+
+
+def add(store: Store, count: int = 1, now: float | None = None, **fields: Any) -> list[int]:
+    return [one.id for one in store.insert([new(**fields) for _ in range(count)], now)]
+
+
+def worker(store: Store, name: str = "w", lease: float = 60.0, now: float | None = None, **tasks: int) -> str:
+    facts = {task: {"max_attempts": attempts} for task, attempts in tasks.items()}
+    registration = Registration(
+        id=name,
+        host="host",
+        pid=1,
+        version="0",
+        queues=(),
+        tasks=facts,
+        strategy="PRIORITY",
+        concurrency=1,
+        lease=lease,
+    )
+    return store.register(registration, now)
+
+
+def take(store: Store, who: str, count: int = 1, now: float | None = None, **want: Any) -> list[Claim]:
+    return store.exchange(who, want=Want(count=count, **want), now=now).claims
+
+
+def outcome(claim: Claim, ending: Ending, **fields: Any) -> Outcome:
+    return Outcome(
+        id=claim.id, claim=claim.claim, ending=ending, task=claim.task, queue=claim.queue, **fields
+    )
+
+
+def end(
+    store: Store, claim: Claim, ending: Ending = Ending.COMPLETED, now: float | None = None, **fields: Any
+) -> bool:
+    """Finish a claim; True if it was accepted, False if the fence refused it."""
+    if ending is Ending.RETRY:
+        fields.setdefault("delay", 0.0)
+    return not store.exchange(claim.claimed_by, [outcome(claim, ending, **fields)], now=now).lost
+
+
+def job(store: Store, id: int) -> Job:
+    found = store.get(id)
+    assert found is not None
+    return found
+
+
+def state(store: Store, id: int) -> str:
+    return str(job(store, id).state)
+
+
+def events(store: Store, id: int) -> list[str]:
+    return [entry.event for entry in store.history(id)]
