@@ -215,7 +215,7 @@ SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' 
 SELECT task, count(*) FROM rowlock_jobs WHERE state = 'scheduled' AND error_kind = 'unknown_task' GROUP BY task
 
 -- name: newest_created_at
-SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1
+SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
 
 -- name: meta
 SELECT key, value FROM rowlock_meta

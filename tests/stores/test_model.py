@@ -1,0 +1,195 @@
+"""A stateful model of the queue against the real store: what may happen to a job, in any order."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from rowlock.errors import WrongState
+from rowlock.job import Claim, Ending
+from rowlock.stores.sqlite import SqliteStore
+from tests.stores.steps import add, end, job, take, worker
+
+START = 1_800_000_000.0
+LEASE = 60.0
+FINAL = ("completed", "failed", "cancelled")
+
+
+@dataclass
+class Expected:
+    """What the model believes of one job."""
+
+    state: str
+    run_at: float
+    claim: int = 0
+    failures: int = 0
+    max_attempts: int = 3
+    holder: str | None = None
+    cancel: bool = False
+
+
+class QueueModel(RuleBasedStateMachine):
+    """Jobs, two workers at a time, a clock that only the rules move, and claims that may be stale."""
+
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp()
+        self.store = SqliteStore(str(Path(self.folder) / "queue.db"))
+        self.now = START
+        self.jobs: dict[int, Expected] = {}
+        self.beats: dict[str, float] = {}
+        self.names = iter(range(10**6))
+        self.workers = [self.hire(), self.hire()]
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def hire(self) -> str:
+        name = worker(self.store, f"w{next(self.names)}", LEASE, now=self.now)
+        self.beats[name] = self.now
+        return name
+
+    # -- what can happen -------------------------------------------------------------------------
+
+    @rule(priority=st.integers(-2, 2), delay=st.sampled_from([None, 5.0, 100.0]), budget=st.integers(1, 3))
+    def enqueue(self, priority: int, delay: float | None, budget: int) -> None:
+        (id,) = add(self.store, priority=priority, delay=delay, max_attempts=budget, now=self.now)
+        state = "scheduled" if delay else "queued"
+        self.jobs[id] = Expected(state, self.now + (delay or 0.0), max_attempts=budget)
+
+    @rule(
+        target=claims,
+        which=st.integers(0, 1),
+        count=st.integers(1, 3),
+        strategy=st.sampled_from(["FIFO", "LIFO", "PRIORITY", "WEIGHTED_RANDOM"]),
+    )
+    def claim(self, which: int, count: int, strategy: str):  # type: ignore[no-untyped-def]
+        who = self.workers[which]
+        taken = take(self.store, who, count, now=self.now, strategy=strategy)
+        queued = [id for id, one in self.jobs.items() if one.state == "queued"]
+        assert bool(taken) == bool(queued)
+        assert len({claim.id for claim in taken}) == len(taken) <= count
+        for claim in taken:
+            expected = self.jobs[claim.id]
+            assert expected.state == "queued" and claim.failures == expected.failures
+            expected.state, expected.holder = "running", who
+            expected.claim += 1
+            assert claim.claim == expected.claim
+        return multiple(*taken)
+
+    @rule(claim=claims, ending=st.sampled_from(list(Ending)))
+    def finish(self, claim: Claim, ending: Ending) -> None:
+        """Also with claims that were finished or lost before: the fence has to refuse those."""
+        expected = self.jobs[claim.id]
+        holds = expected.state == "running" and expected.claim == claim.claim
+        charge = ending in (Ending.RETRY, Ending.FAILED)
+        delay = 10.0 if ending is Ending.RETRY else None
+        assert end(self.store, claim, ending, now=self.now, charge=charge, delay=delay) is holds
+        if not holds:
+            return
+        expected.failures += charge
+        if ending is Ending.RETRY:
+            expected.state = "cancelled" if expected.cancel else "scheduled"
+            expected.run_at = self.now + 10.0
+        elif ending is Ending.RELEASED:
+            expected.state = "cancelled" if expected.cancel else "queued"
+        else:
+            expected.state = str(ending)
+
+    @rule(claim=consumes(claims))
+    def lose_sight_of(self, claim: Claim) -> None:
+        """A worker forgets a claim; it stays running until its worker is rescued."""
+        assert claim.id in self.jobs
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if not self.jobs:
+            return
+        id = data.draw(st.sampled_from(sorted(self.jobs)))
+        expected = self.jobs[id]
+        self.store.cancel(id, now=self.now)
+        if expected.state in ("scheduled", "queued"):
+            expected.state = "cancelled"
+        elif expected.state == "running":
+            expected.cancel = True
+
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        if not self.jobs:
+            return
+        id = data.draw(st.sampled_from(sorted(self.jobs)))
+        expected = self.jobs[id]
+        try:
+            self.store.retry(id, now=self.now)
+        except WrongState:
+            assert expected.state in ("queued", "running")
+        else:
+            assert expected.state in ("scheduled", *FINAL)
+            expected.state, expected.failures, expected.cancel = "queued", 0, False
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(which=st.integers(0, 1))
+    def beat(self, which: int) -> None:
+        name = self.workers[which]
+        assert self.store.beat(name, "FIFO", now=self.now)
+        self.beats[name] = self.now
+
+    @rule()
+    def promote(self) -> None:
+        due = [one for one in self.jobs.values() if one.state == "scheduled" and one.run_at <= self.now]
+        assert self.store.promote(1000, now=self.now) == len(due)
+        for expected in due:
+            expected.state = "queued"
+
+    @rule(which=st.integers(0, 1))
+    def rescue(self, which: int) -> None:
+        """One worker beats and looks after the other; a silent one is replaced by a new incarnation."""
+        self.beat(which)
+        other = self.workers[1 - which]
+        silent = self.now - self.beats[other] > LEASE
+        did = self.store.rescue(self.workers[which], careful_age=20, now=self.now)
+        assert did.workers == ([other] if silent else [])
+        if not silent:
+            return
+        for expected in self.jobs.values():
+            if expected.state == "running" and expected.holder == other:
+                if expected.cancel:
+                    expected.state = "cancelled"
+                else:
+                    expected.failures += 1
+                    spent = expected.failures >= expected.max_attempts
+                    expected.state = "failed" if spent else "queued"
+        assert not self.store.beat(other, "FIFO", now=self.now)
+        self.workers[1 - which] = self.hire()
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        for id, expected in self.jobs.items():
+            found = job(self.store, id)
+            told = (found.state, found.claim, found.failures)
+            assert told == (expected.state, expected.claim, expected.failures), f"job {id}: {found}"
+            assert (found.claimed_by == expected.holder) or found.state != "running"
+            assert (found.finished_at is not None) == (found.state in FINAL)
+
+
+QueueModel.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestQueueModel = QueueModel.TestCase

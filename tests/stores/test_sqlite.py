@@ -1,0 +1,397 @@
+"""What only SQLite promises: durability settings, plans, files, forks, old versions, broken disks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.stores.sqlite import SqliteStore, connections, schema
+from rowlock.stores.sqlite.store import _QUERIES
+from tests.stores.steps import add, end, new, take, worker
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(str(path), busy_timeout=0.2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[sqlite3.Connection]:
+    """Somebody else's connection to the same file."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0.2)
+    yield connection
+    connection.close()
+
+
+def test_nothing_is_opened_before_the_first_call(store: SqliteStore, path: Path) -> None:
+    assert not path.exists()
+    add(store)
+    assert path.exists()
+
+
+def test_a_commit_survives_a_power_cut(store: SqliteStore) -> None:
+    facts = store.facts()
+    assert (facts["journal_mode"], facts["synchronous"]) == ("wal", "FULL")
+    seen: list[tuple[str, int]] = []
+
+    def look() -> None:
+        add(store)
+        connection = store._connections.get()
+        seen.append(
+            (
+                connection.execute("PRAGMA journal_mode").fetchone()[0],
+                connection.execute("PRAGMA synchronous").fetchone()[0],
+            )
+        )
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [("wal", 2)]
+
+
+def test_the_queue_lives_beside_a_users_own_tables(store: SqliteStore, other: sqlite3.Connection) -> None:
+    other.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, status TEXT)")
+    other.execute("INSERT INTO jobs (status) VALUES ('mine')")
+    add(store)
+    names = [row[0] for row in other.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")]
+    assert all(name.startswith("rowlock_") for name in names if name != "jobs")
+    assert other.execute("SELECT status FROM jobs").fetchall() == [("mine",)]
+
+
+# -- plans -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backlog(store: SqliteStore, other: sqlite3.Connection) -> SqliteStore:
+    """A few thousand rows in all states, without ANALYZE: plans may not depend on statistics."""
+    store.open()
+    other.execute(
+        """
+        INSERT INTO rowlock_jobs (task, queue, priority, state, position, max_attempts, created_at, run_at,
+                                  due_at, args, claimed_by)
+        WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+        SELECT 't', 'q' || (i % 20), i % 5,
+               CASE i % 4 WHEN 0 THEN 'queued' WHEN 1 THEN 'completed'
+                          WHEN 2 THEN 'scheduled' ELSE 'running' END,
+               i, 3, i, i, i, '{}', 'w' || (i % 7)
+        FROM n
+        """
+    )
+    assert other.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchone() == (0,)
+    return store
+
+
+def plan(other: sqlite3.Connection, name: str) -> list[str]:
+    sql = _QUERIES[name]
+    values = dict.fromkeys(re.findall(r":(\w+)", sql), 1)
+    return [row[3] for row in other.execute("EXPLAIN QUERY PLAN " + sql, values)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["take_highest", "take_oldest", "take_newest", "take_at_level", "levels", "next_queue", "queue_has_work"],
+)
+def test_every_claim_reads_the_ready_index(
+    backlog: SqliteStore, other: sqlite3.Connection, name: str
+) -> None:
+    steps = plan(other, name)
+    reads = [step for step in steps if "rowlock_jobs" in step and "PRIMARY KEY" not in step]
+    assert reads and all("INDEX rowlock_jobs_ready" in step for step in reads), steps
+    # FIFO and LIFO merge the first few of each level; no plan may sort or scan the jobs themselves.
+    assert not any(re.match(r"SCAN (rowlock_jobs|first)", step) for step in steps), steps
+    sorts = [step for step in steps if "TEMP B-TREE" in step]
+    assert not sorts or name in ("take_oldest", "take_newest"), steps
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("due_jobs", "rowlock_jobs_due"),
+        ("next_due", "rowlock_jobs_due"),
+        ("expired_jobs", "rowlock_jobs_expiring"),
+        ("next_expiry", "rowlock_jobs_expiring"),
+        ("held_by", "rowlock_jobs_held"),
+        ("cancel_requests", "rowlock_jobs_held"),
+        ("unique_holder", "rowlock_jobs_unique"),
+        ("alone_waiting", "rowlock_jobs_alone"),
+        ("find_running", "rowlock_jobs_held"),
+        ("find_bad", "rowlock_jobs_bad"),
+        ("history", "rowlock_history_job"),
+        ("logs", "rowlock_logs_job"),
+    ],
+)
+def test_upkeep_and_reads_use_their_index(
+    backlog: SqliteStore, other: sqlite3.Connection, name: str, index: str
+) -> None:
+    steps = plan(other, name)
+    assert any(index in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled", "promote"],
+)
+def test_finishing_goes_by_the_primary_key(
+    backlog: SqliteStore, other: sqlite3.Connection, name: str
+) -> None:
+    assert plan(other, name) == ["SEARCH rowlock_jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+def test_an_empty_queue_costs_no_write_transaction(store: SqliteStore, other: sqlite3.Connection) -> None:
+    who = worker(store)
+    other.execute("BEGIN IMMEDIATE")  # somebody holds the write lock: a write would be refused
+    assert take(store, who) == []
+    other.execute("ROLLBACK")
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def test_the_wal_is_kept_small_by_writers_alone(store: SqliteStore, path: Path) -> None:
+    for _ in range(200):
+        store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(50)])
+    assert os.stat(f"{path}-wal").st_size < 8 * 1024 * 1024
+
+
+def test_a_reader_that_stays_does_not_stop_the_writers(store: SqliteStore, other: sqlite3.Connection) -> None:
+    add(store)
+    other.execute("BEGIN")
+    assert other.execute("SELECT count(*) FROM rowlock_jobs").fetchone() == (1,)
+    for _ in range(150):
+        store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(40)])
+    assert len(store.find(limit=5)) == 5
+    other.execute("COMMIT")
+
+
+@pytest.mark.skipif(connections.SAFE_AUTOCHECKPOINT, reason="this SQLite has no WAL-reset bug")
+def test_old_versions_make_no_passive_checkpoints(store: SqliteStore) -> None:
+    add(store)
+    assert store._connections.get().execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+
+
+def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: SqliteStore) -> None:
+    found: list[sqlite3.Connection] = []
+    done = threading.Event()
+
+    def use() -> None:
+        add(store)
+        found.append(store._connections.get())
+        done.wait(10)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    add(store)
+    while not found:
+        pass
+    mine = store._connections.get()
+    assert found[0] is not mine
+    store.close()
+    for connection in (mine, found[0]):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+    done.set()
+    thread.join()
+    assert len(store.find()) == 2  # a later call opens anew
+
+
+def _child(store: SqliteStore, results: multiprocessing.Queue[tuple[int, bool]], parents: int) -> None:
+    add(store)
+    results.put((os.getpid(), id(store._connections.get()) == parents))
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_never_writes_through_its_parents_connection(store: SqliteStore) -> None:
+    add(store)
+    context = multiprocessing.get_context("fork")
+    results: multiprocessing.Queue[tuple[int, bool]] = context.Queue()
+    process = context.Process(target=_child, args=(store, results, id(store._connections.get())))
+    process.start()
+    pid, same = results.get(timeout=20)
+    process.join()
+    assert pid != os.getpid() and not same and process.exitcode == 0
+    add(store)
+    assert len(store.find()) == 3
+
+
+def test_a_backup_is_a_whole_queue_and_never_overwrites(store: SqliteStore, tmp_path: Path) -> None:
+    add(store, 5)
+    target = str(tmp_path / "copy.db")
+    assert store.backup(target) > 0
+    copy = SqliteStore(target)
+    assert len(copy.find()) == 5
+    copy.close()
+    with pytest.raises(StoreError, match=r"exists already"):
+        store.backup(target)
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------
+
+
+def test_reading_alone_creates_no_file(store: SqliteStore, path: Path) -> None:
+    with pytest.raises(StoreMissing, match="no queue at"):
+        store.open(create=False)
+    assert not path.exists()
+
+
+def test_a_database_without_our_tables_is_no_queue(store: SqliteStore, other: sqlite3.Connection) -> None:
+    other.execute("CREATE TABLE mine (x)")
+    with pytest.raises(StoreMissing, match="rowlock's tables are not"):
+        store.open(create=False)
+
+
+def test_a_held_write_lock_is_called_busy(store: SqliteStore, other: sqlite3.Connection) -> None:
+    add(store)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy, match="holds the write lock"):
+        add(store)
+    other.execute("ROLLBACK")
+    add(store)
+    assert len(store.find()) == 2
+
+
+def test_a_file_that_is_no_database_is_named_and_left_alone(store: SqliteStore, path: Path) -> None:
+    path.write_text("this is a diary, not a database. " * 100)
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusable, match="is not a SQLite database"):
+        add(store)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_file_is_called_damaged(store: SqliteStore, path: Path) -> None:
+    add(store, 500)
+    store.close()
+    raw = bytearray(path.read_bytes())
+    raw[4096 * 2 : 4096 * 20] = b"\xff" * (4096 * 18)
+    path.write_bytes(raw)
+    with pytest.raises(StoreUnusable, match="is damaged"):
+        store.find(limit=500)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "nowhere" / "queue.db"))
+    with pytest.raises(StoreUnusable, match="cannot be opened: check that its folder exists"):
+        add(store)
+
+
+def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
+    add(store)
+    connection = store._connections.get()
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StoreUnusable, match=r"is full; nothing was written"):
+        store.insert([new(args='"' + "x" * 5000 + '"') for _ in range(50)])
+    assert len(store.find()) == 1
+    connection.execute("PRAGMA max_page_count = 1000000")
+    add(store)
+    assert len(store.find()) == 2
+
+
+def test_a_read_only_file_is_called_that(store: SqliteStore) -> None:
+    add(store)
+    store._connections.get().execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreUnusable, match="cannot be written"):
+        add(store)
+
+
+# -- versions ----------------------------------------------------------------------------------------
+
+
+def test_code_older_than_compatible_from_is_refused(store: SqliteStore, other: sqlite3.Connection) -> None:
+    store.open()
+    store.close()
+    other.execute("UPDATE rowlock_meta SET value = '9' WHERE key IN ('version', 'compatible_from')")
+    with pytest.raises(SchemaMismatch, match="install a newer rowlock"):
+        add(store)
+
+
+def test_a_newer_schema_that_says_it_is_compatible_is_used(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    store.open()
+    store.close()
+    other.execute("UPDATE rowlock_meta SET value = '9' WHERE key = 'version'")
+    add(store)
+    assert len(store.find()) == 1
+
+
+def test_an_older_schema_asks_for_upgrade(store: SqliteStore, other: sqlite3.Connection) -> None:
+    store.open()
+    store.close()
+    other.execute("UPDATE rowlock_meta SET value = '0' WHERE key = 'version'")
+    with pytest.raises(SchemaMismatch, match="run `rowlock upgrade`"):
+        add(store)
+
+
+def test_upgrade_applies_what_is_missing_all_or_none(store: SqliteStore) -> None:
+    add(store)
+    connection = store._connections.get()
+    assert store.upgrade() == (1, 1)
+    good = (2, "ALTER TABLE rowlock_jobs ADD COLUMN colour TEXT; -- why;\nCREATE TABLE rowlock_x (a);")
+    broken = (3, "CREATE TABLE rowlock_y (a);\nCREATE TABLE rowlock_x (a);")
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        schema.upgrade(connection, [good, broken])
+    assert schema.meta(connection)["version"] == "1"  # type: ignore[index]
+    assert schema.upgrade(connection, [good]) == (1, 2)
+    assert connection.execute("SELECT colour FROM rowlock_jobs").fetchall() == [(None,)]
+    assert schema.upgrade(connection, [good]) == (2, 2)
+
+
+def test_each_install_has_an_id_of_its_own(store: SqliteStore, tmp_path: Path) -> None:
+    store.open()
+    second = SqliteStore(str(tmp_path / "second.db"))
+    second.open()
+    assert store.facts()["install_id"] != second.facts()["install_id"]
+    second.close()
+
+
+def test_a_worker_from_before_a_reboot_is_dead(store: SqliteStore, other: sqlite3.Connection) -> None:
+    """The monotonic clock starts again at a reboot, so that an old beat lies in the future."""
+    gone, rescuer = worker(store, "gone"), worker(store, "rescuer")
+    add(store)
+    take(store, gone)
+    other.execute("UPDATE rowlock_workers SET beat_mono = beat_mono + 1e6 WHERE id = 'gone'")
+    assert store.rescue(rescuer, careful_age=20).workers == ["gone"]
+
+
+def test_a_finished_job_does_not_slow_a_claim(store: SqliteStore, other: sqlite3.Connection) -> None:
+    """Counts the pages of work (virtual machine steps), not time: ten times the rows, the same cost."""
+    who = worker(store)
+
+    def steps_of_one_claim() -> int:
+        connection, count = store._connections.get(), [0]
+
+        def tick() -> int:
+            count[0] += 1
+            return 0
+
+        connection.set_progress_handler(tick, 10)
+        (claim,) = take(store, who, strategy="FIFO")
+        connection.set_progress_handler(None, 0)
+        end(store, claim)
+        return count[0]
+
+    add(store, 50)
+    small = steps_of_one_claim()
+    store.insert([new(priority=level % 3) for level in range(5000)])
+    for claim in take(store, who, 2500, strategy="PRIORITY", alone=False):
+        end(store, claim)
+    assert steps_of_one_claim() < small * 4
