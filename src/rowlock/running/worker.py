@@ -32,6 +32,7 @@ TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
 _CANCEL_EVERY = 1.0
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
 _ALONE_PATIENCE = 10.0
+_LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _POOLS: dict[str, Callable[[int, Execute, Done], Pool]] = {"thread": ThreadPool}
 
 
@@ -90,6 +91,7 @@ class Worker:
         self._runs: dict[tuple[int, int], Run] = {}
         self._settling = threading.Lock()
         self._stop = self._stop_now = self._died = False
+        self.stopped_by: int | None = None  # the number of the last signal
         self._looked_at = 0.0
         self._alone_since: float | None = None
         self._failing = 0
@@ -166,8 +168,10 @@ class Worker:
         heartbeat.start()
         log.info("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
         try:
+            wait = self.run_once()
             while not self._finished(until_empty):
-                self._pause(self.run_once())
+                self._pause(wait)
+                wait = self.run_once()
         finally:
             heartbeat.stop()
             self._pool.close()
@@ -277,8 +281,8 @@ class Worker:
             run.context.deadline for run in list(self._runs.values()) if run.context.deadline is not None
         ]
         if not deadlines:
-            return 1.0 if self._runs else 60.0
-        return min(1.0, max(0.01, min(deadlines) + self._grace - time.monotonic()))
+            return _LOOK_AROUND
+        return min(_LOOK_AROUND, max(0.01, min(deadlines) + self._grace - time.monotonic()))
 
     def _waits_for_alone(self) -> bool:
         """True while this worker should empty itself, because a job that must run alone waits too long."""
@@ -368,6 +372,7 @@ class Worker:
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
+            self.stopped_by = number
             self.stop(now=self._stop)
 
         names = ("SIGINT", "SIGTERM", "SIGBREAK")
