@@ -191,7 +191,7 @@ class Worker:
                 self._finisher.delivered(())
                 return self._time_to_next_deadline()
             got = self.poller.exchange(
-                free, batch.outcomes, batch.reports, batch.minutes, alone=not self._runs
+                free, batch.outcomes, batch.reports, batch.minutes, alone=not self._neighbours()
             )
         except WorkerGone:
             self._died = True
@@ -284,9 +284,13 @@ class Worker:
             return _LOOK_AROUND
         return min(_LOOK_AROUND, max(0.01, min(deadlines) + self._grace - time.monotonic()))
 
+    def _neighbours(self) -> list[Run]:
+        """The runs that a death of this process would charge; lost ones belong to others already."""
+        return [run for run in list(self._runs.values()) if not run.context.lost]
+
     def _waits_for_alone(self) -> bool:
         """True while this worker should empty itself, because a job that must run alone waits too long."""
-        if not self._runs:
+        if not self._neighbours():
             self._alone_since = None
             return False
         moment = time.monotonic()
@@ -296,7 +300,7 @@ class Worker:
                 self._alone_since = None
             elif self._alone_since is None:
                 self._alone_since = moment
-        runs_alone = any(run.claim.alone for run in list(self._runs.values()))
+        runs_alone = any(run.claim.alone for run in self._neighbours())
         return runs_alone or (self._alone_since is not None and moment - self._alone_since > _ALONE_PATIENCE)
 
     # -- in the heartbeat's thread ---------------------------------------------------------------

@@ -48,6 +48,10 @@ class SqlReads(ABC):
         """A session for reads that hold nothing open between statements."""
 
     @abstractmethod
+    def _snapshot(self) -> AbstractContextManager[Session]:
+        """A session whose reads all see the same moment; for a few short reads that belong together."""
+
+    @abstractmethod
     def _time(self, stored: Any) -> datetime:
         """A stored time as an aware datetime in UTC."""
 
@@ -104,7 +108,7 @@ class SqlReads(ABC):
 
     def queues(self) -> list[QueueRecord]:
         counts: dict[str, dict[str, int]] = {}
-        with self._read() as db:
+        with self._snapshot() as db:
             for state in ("queued", "scheduled", "running", "bad", "completed"):
                 for queue, name, count in db.rows(f"count_{state}"):
                     counts.setdefault(queue, dict.fromkeys(map(str, State), 0))[name] = count

@@ -144,6 +144,15 @@ class SqliteStore(SqlReads, SqlStore):
             yield SqliteSession(self._connections.get(), now)
 
     @contextmanager
+    def _snapshot(self) -> Iterator[SqliteSession]:
+        with self._read() as session:
+            session.connection.execute("BEGIN")
+            try:
+                yield session
+            finally:
+                session.connection.execute("COMMIT")
+
+    @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield

@@ -1,0 +1,168 @@
+"""The façade: asking, waiting, operating; and what it must not do when it is made or forked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rowlock import ConfigurationError, InvalidPayload, JobNotFound, Rowlock, State, WrongState
+from rowlock.codec import decode, encode
+from rowlock.insights import doctor
+
+
+def test_nothing_is_opened_when_an_app_is_made(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db")
+    app.task(name="work")(lambda: None)
+    app.worker()
+    app.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_rowlock_stays_light() -> None:
+    """The heavy rooms are imported when they are first needed."""
+    heavy = ["pydantic", "asyncio", "typer", "rich", "sqlite3"]
+    code = f"import sys, rowlock; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_job_that_is_not_there_is_said_so(app: Rowlock) -> None:
+    for call in (app.job, app.cancel, app.retry, app.result):
+        with pytest.raises(JobNotFound, match="there is no job 7"):
+            call(7)
+    for bad in ("7", True, None):
+        with pytest.raises(TypeError, match="whole number"):
+            app.job(bad)  # type: ignore[arg-type]
+
+
+def test_result_waits_and_then_gives_up(app: Rowlock) -> None:
+    job = app.enqueue("work")
+    with pytest.raises(TimeoutError, match=f"job {job.id} .work. is still queued after 0.05 s"):
+        app.result(job.id, timeout=0.05)
+
+
+def test_jobs_are_filtered_and_paged(app: Rowlock) -> None:
+    for number in range(5):
+        app.enqueue("work", queue=f"q{number % 2}")
+    page = app.jobs(queue="q0", limit=2)
+    assert [job.id for job in page] == [5, 3] and page.cursor is not None
+    rest = app.jobs(queue="q0", limit=2, cursor=page.cursor)
+    assert [job.id for job in rest] == [1] and rest.cursor is None
+    assert len(app.jobs(state=State.QUEUED)) == len(app.jobs(state="queued")) == 5
+    with pytest.raises(ConfigurationError, match="state='done': must be one of scheduled, queued"):
+        app.jobs(state="done")
+    for limit in (0, 10_001, "5"):
+        with pytest.raises(ConfigurationError, match="limit="):
+            app.jobs(limit=limit)  # type: ignore[arg-type]
+
+
+def test_cancel_and_retry_return_the_job_as_it_is_then(app: Rowlock) -> None:
+    job = app.enqueue("work")
+    assert app.cancel(job.id).state == "cancelled"
+    assert app.cancel(job.id).state == "cancelled"
+    assert app.retry(job.id).state == "queued"
+    with pytest.raises(WrongState, match="nothing to retry"):
+        app.retry(job.id)
+
+
+def test_stats_count_by_state_and_queue(app: Rowlock) -> None:
+    app.task(name="work")(lambda: 1)
+    app.enqueue("work")
+    app.worker().run(until_empty=True)
+    app.enqueue("work", queue="gpu", delay=60)
+    app.pause("gpu")
+    stats = app.stats()
+    assert (stats["completed"], stats["scheduled"], stats["queued"], stats["workers"]) == (1, 1, 0, 0)
+    assert stats["queues"]["gpu"]["paused"] and stats["queues"]["gpu"]["scheduled"] == 1
+
+
+def test_an_app_can_be_used_again_after_close(app: Rowlock) -> None:
+    app.enqueue("work")
+    app.close()
+    app.close()
+    assert len(app.jobs()) == 1
+
+
+def test_a_queue_name_is_checked_before_it_is_paused(app: Rowlock) -> None:
+    for bad in ("", "a\x00b", 5):
+        with pytest.raises(ConfigurationError, match="queue="):
+            app.pause(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown strategy"):
+        app.set_strategy("gpu", "NEWEST")
+
+
+def test_the_doctor_finds_a_healthy_queue_healthy(app: Rowlock) -> None:
+    app.task(name="work")(lambda: 1)
+    app.enqueue("work")
+    with app.worker().background():
+        app.result(1, timeout=10)
+        findings = doctor(app.store)
+    assert {one.level for one in findings} <= {"ok", "note"}, findings
+    assert {one.check for one in findings} >= {
+        "opens",
+        "schema",
+        "journal mode",
+        "durability",
+        "clock",
+        "workers",
+    }
+
+
+def test_the_doctor_names_what_is_wrong_and_what_to_do(app: Rowlock) -> None:
+    import time
+
+    from tests.stores.steps import add, take, worker
+
+    store = app.store
+    past = time.time() - 3600
+    add(store, 2, queue="old", now=past)
+    add(store, queue="future", now=time.time() + 500)
+    store.set_queue("gpu", paused=True)
+    silent = worker(store, "silent", lease=1.0, now=past)
+    take(store, silent, queues=("old",), now=past)
+    found = {one.check: one for one in doctor(store)}
+    assert (found["workers"].level, found["stuck jobs"].level) == ("warning", "warning")
+    assert "silent" in found["stuck jobs"].message
+    assert found["overdue jobs"].level == "warning" and "old (3600 s)" in found["overdue jobs"].message
+    assert found["clock"].level == "warning" and "set back" in found["clock"].message
+    assert found["paused queues"].advice == "rowlock resume gpu"
+    assert all(one.advice for one in found.values() if one.level != "ok")
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+@settings(max_examples=300, deadline=None)
+def test_json_values_come_back_as_they_went(value: Any) -> None:
+    assert decode(encode(value, "value", 10**9)) == value
+
+
+@given(st.recursive(st.sampled_from([1.0, float("nan"), b"x", "a\x00"]), st.lists, max_leaves=8))
+@settings(max_examples=200, deadline=None)
+def test_what_json_cannot_hold_is_found_at_any_depth(value: Any) -> None:
+    def fine(part: Any) -> bool:
+        return all(map(fine, part)) if isinstance(part, list) else part == 1.0
+
+    if fine(value):
+        assert decode(encode(value, "value", 10**6)) == value
+    else:
+        with pytest.raises(InvalidPayload, match="value"):
+            encode(value, "value", 10**6)

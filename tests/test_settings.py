@@ -1,0 +1,122 @@
+"""Settings: arguments, then ROWLOCK_ names, then plain names, then the profile, then defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock import ConfigurationError, Rowlock
+from rowlock.settings import load
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    settings = load()
+    assert (settings.database_url, settings.poll_interval, settings.lease) == (
+        "sqlite:///rowlock.db",
+        1.0,
+        60.0,
+    )
+    assert (settings.failed_after, settings.concurrency) == (0.0, 4)
+    assert (settings.keep_completed_days, settings.keep_failed_days) == (7.0, 30.0)
+    assert settings.max_payload_bytes == 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("POLLER_INTERVAL_SECONDS", "poll_interval"),
+        ("STALE_JOB_TIMEOUT_SECONDS", "lease"),
+        ("FAILED_JOB_TIMEOUT_SECONDS", "failed_after"),
+    ],
+)
+def test_names_work_with_and_without_the_prefix_which_wins(
+    monkeypatch: pytest.MonkeyPatch, name: str, field: str
+) -> None:
+    monkeypatch.setenv(name, "7")
+    assert getattr(load(), field) == 7
+    monkeypatch.setenv(f"ROWLOCK_{name}", "8")
+    assert getattr(load(), field) == 8
+    assert getattr(load(**{field: 9.0}), field) == 9
+
+
+@pytest.mark.parametrize(("profile", "timings"), [("dev", (5, 60, 120)), ("prod", (30, 600, 3600))])
+def test_a_profile_sets_the_three_timings(
+    monkeypatch: pytest.MonkeyPatch, profile: str, timings: tuple[float, ...]
+) -> None:
+    monkeypatch.setenv("ROWLOCK_PROFILE", profile)
+    settings = load()
+    assert (settings.poll_interval, settings.lease, settings.failed_after) == timings
+    monkeypatch.setenv("STALE_JOB_TIMEOUT_SECONDS", "45")
+    assert (load().lease, load().poll_interval) == (45, timings[0])
+    assert load(poll_interval=0.5).poll_interval == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("STALE_JOB_TIMEOUT_SECONDS", "soon", "STALE_JOB_TIMEOUT_SECONDS='soon'.*valid number"),
+        ("ROWLOCK_POLLER_INTERVAL_SECONDS", "0", "ROWLOCK_POLLER_INTERVAL_SECONDS='0'.*greater than 0"),
+        ("FAILED_JOB_TIMEOUT_SECONDS", "-1", "FAILED_JOB_TIMEOUT_SECONDS='-1'.*greater than or equal to 0"),
+        ("ROWLOCK_PROFILE", "test", "ROWLOCK_PROFILE='test'.*'dev' or 'prod'"),
+        ("ROWLOCK_CONCURRENCY", "many", "ROWLOCK_CONCURRENCY='many'"),
+        ("ROWLOCK_MAX_PAYLOAD_BYTES", "1", "ROWLOCK_MAX_PAYLOAD_BYTES='1'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_variables_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=message):
+        load()
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWLOCK_DATABASE_URL", "")
+    monkeypatch.setenv("STALE_JOB_TIMEOUT_SECONDS", "")
+    assert (load().database_url, load().lease) == ("sqlite:///rowlock.db", 60)
+
+
+def test_a_bad_argument_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"lease=-3"):
+        _ = Rowlock("sqlite:///jobs.db", lease=-3).settings
+
+
+def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROWLOCK_DATABASE_URL", f"sqlite:///{tmp_path}/env.db")
+    app = Rowlock()
+    app.enqueue("work")
+    assert (tmp_path / "env.db").exists()
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://localhost/x", "'mysql' is not a kind of database"),
+        ("postgresql://localhost/x", "no PostgreSQL store yet"),
+        ("duckdb:///x.duckdb", "no DuckDB store yet"),
+        ("jobs.db", "is not a database URL"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite://host/jobs.db", "names a host"),
+        ("sqlite:///jobs.db?mode=ro", "takes no options"),
+        (5, "is not a database URL"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_where_it_is_written(url: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Rowlock(url)
+
+
+def test_paths_may_hold_spaces_and_escapes(tmp_path: Path) -> None:
+    folder = tmp_path / "my jobs é #1"
+    folder.mkdir()
+    from urllib.parse import quote
+
+    app = Rowlock("sqlite:///" + quote(str(folder / "queue 100%.db")))
+    app.enqueue("work")
+    assert (folder / "queue 100%.db").exists()
+    app.close()
