@@ -132,7 +132,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     unique_key: str | None = None
     meta_json: str | None = None
-    alone: bool = False
+    alone: int = 0
 
     @property
     def args(self) -> dict[str, Any]:

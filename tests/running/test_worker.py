@@ -617,3 +617,29 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     assert app.result(job.id) == "second"
     assert app.job(job.id).claim == 2
     rescuer.close()
+
+
+def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> None:
+    from tests.stores.steps import take
+    from tests.stores.steps import worker as register
+
+    together: list[set[str]] = []
+    running: set[str] = set()
+
+    @app.task
+    def note(name: str) -> None:
+        running.add(name)
+        together.append(set(running))
+        time.sleep(0.02)  # noqa: TID251 - this is the work
+        running.discard(name)
+
+    note.configure(priority=9).enqueue("suspect")
+    moment = time.time() - 100
+    dead = register(app.store, "dead", lease=6.0, now=moment)
+    take(app.store, dead, now=moment)
+    note.enqueue_many([(f"other {number}",) for number in range(8)])
+    app.worker(concurrency=4).run(until_empty=True)
+    assert app.job(1).claim == 2
+    assert {"suspect"} in together
+    assert not any("suspect" in group and len(group) > 1 for group in together)
+    assert any(len(group) > 1 for group in together)

@@ -92,6 +92,7 @@ class Worker:
         self._settling = threading.Lock()
         self._stop = self._stop_now = self._died = False
         self.stopped_by: int | None = None  # the number of the last signal
+        self._said = False
         self._looked_at = 0.0
         self._alone_since: float | None = None
         self._failing = 0
@@ -185,13 +186,13 @@ class Worker:
                 self._drop_everything()
             if not self._stop:
                 self.poller.keep_up()
-            free = 0 if self._stop or self._waits_for_alone() else self.concurrency - len(self._runs)
+            free = 0 if self._stop or self._on_probation() else self.concurrency - len(self._runs)
             batch = self._finisher.take(self.id, flush=self._stop)
             if not (free or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
                 return self._time_to_next_deadline()
             got = self.poller.exchange(
-                free, batch.outcomes, batch.reports, batch.minutes, alone=not self._neighbours()
+                free, batch.outcomes, batch.reports, batch.minutes, alone=self._may_take_alone()
             )
         except WorkerGone:
             self._died = True
@@ -224,6 +225,7 @@ class Worker:
         if self._stop_now:
             return True
         if self._runs or self._finisher.waiting:
+            self._say_that_it_stops()
             return False
         if self._stop:
             return True
@@ -233,6 +235,15 @@ class Worker:
             return self._app.store.idle(self._queues)
         except StoreError:
             return False
+
+    def _say_that_it_stops(self) -> None:
+        if self._stop and not self._said:
+            self._said = True
+            log.info(
+                "worker %s stops: it finishes what runs (%d); tell it again to end it at once",
+                self.id,
+                len(self._runs),
+            )
 
     # -- one run ---------------------------------------------------------------------------------
 
@@ -284,24 +295,30 @@ class Worker:
             return _LOOK_AROUND
         return min(_LOOK_AROUND, max(0.01, min(deadlines) + self._grace - time.monotonic()))
 
+    # -- jobs whose last worker died under them ---------------------------------------------------
+
     def _neighbours(self) -> list[Run]:
         """The runs that a death of this process would charge; lost ones belong to others already."""
         return [run for run in list(self._runs.values()) if not run.context.lost]
 
-    def _waits_for_alone(self) -> bool:
-        """True while this worker should empty itself, because a job that must run alone waits too long."""
+    def _on_probation(self) -> bool:
+        """True while a run needs this process for itself, because its last worker died under it."""
+        moment = time.monotonic()
+        return any(moment < run.started + run.claim.alone for run in self._neighbours())
+
+    def _may_take_alone(self) -> bool:
+        """True if such a job may be claimed: nothing else runs here, or it has waited for that too long."""
         if not self._neighbours():
             self._alone_since = None
-            return False
+            return True
         moment = time.monotonic()
-        if moment - self._looked_at >= _CANCEL_EVERY:
+        if moment - self._looked_at >= _LOOK_AROUND:
             self._looked_at = moment
             if not self._app.store.alone_waiting():
                 self._alone_since = None
             elif self._alone_since is None:
                 self._alone_since = moment
-        runs_alone = any(run.claim.alone for run in self._neighbours())
-        return runs_alone or (self._alone_since is not None and moment - self._alone_since > _ALONE_PATIENCE)
+        return self._alone_since is not None and moment - self._alone_since > _ALONE_PATIENCE
 
     # -- in the heartbeat's thread ---------------------------------------------------------------
 

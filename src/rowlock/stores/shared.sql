@@ -89,7 +89,7 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker 
 -- Back into its old position; a charged job is claimed alone next time.
 -- name: rescue_requeue
 UPDATE rowlock_jobs
-SET state = 'queued', failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN 1 ELSE alone END,
+SET state = 'queued', failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN :alone ELSE alone END,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND state = 'running'
 
@@ -146,7 +146,7 @@ UPDATE rowlock_jobs SET state = 'failed', finished_at = {now}, error_kind = 'exp
 WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued')
 
 -- name: alone_waiting
-SELECT 1 FROM rowlock_jobs WHERE alone = 1 AND state = 'queued' LIMIT 1
+SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
 
 -- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
 -- name: prune_page

@@ -5,6 +5,7 @@ Loops and decisions are here, statements are in the `.sql` files, connections ar
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from rowlock.strategies import get_strategy
 
 KEPT_LINES = 500
 _DEFAULT_ATTEMPTS = 3
+_LONGEST_ALONE = 60  # seconds
 
 
 class Session(Protocol):
@@ -45,7 +47,11 @@ class SqlShelf:
 
     def __init__(self, tx: Session, worker: str, queue: str, alone: bool) -> None:
         self._tx = tx
-        self._values: dict[str, Any] = {"worker": worker, "queue": queue, "alone": int(alone)}
+        self._values: dict[str, Any] = {
+            "worker": worker,
+            "queue": queue,
+            "alone": _LONGEST_ALONE if alone else 0,
+        }
 
     # RETURNING has no order on any of the databases: sort by what the statement chose by.
 
@@ -95,7 +101,7 @@ def _claim(row: Any) -> Claim:
         expires_at=row[12],
         unique_key=row[13],
         meta_json=row[14],
-        alone=bool(row[15]),
+        alone=row[15],
     )
 
 
@@ -203,9 +209,13 @@ class SqlStore(ABC):
             if own_beat is None or own_beat[0] > careful_age:
                 return Rescue(waited=True)
             silent = tx.rows("silent_workers")
-            fates = [fate for name, tasks in silent for fate in _bury(tx, name, msgspec.json.decode(tasks))]
+            fates = [
+                fate
+                for name, tasks, died_by in silent
+                for fate in _bury(tx, name, msgspec.json.decode(tasks), died_by)
+            ]
             return Rescue(
-                workers=[name for name, _ in silent],
+                workers=[name for name, *_ in silent],
                 requeued=fates.count(State.QUEUED),
                 failed=fates.count(State.FAILED),
                 cancelled=fates.count(State.CANCELLED),
@@ -392,8 +402,12 @@ def _without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Clai
     return kept
 
 
-def _bury(tx: Session, worker: str, tasks: dict[str, Any]) -> list[State]:
-    """Declare a worker dead and decide on each of its claims; started ones are charged."""
+def _bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
+    """Declare a worker dead and decide on each of its claims; started ones are charged.
+
+    A charged one may have killed it. Next time it runs without company for as long as it may have lived
+    this time (up to a minute): if it kills again, it takes nobody along.
+    """
     tx.run("bury_worker", worker=worker)
     fates = []
     for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
@@ -413,7 +427,9 @@ def _bury(tx: Session, worker: str, tasks: dict[str, Any]) -> list[State]:
             tx.run("finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died")
         else:
             fate = State.QUEUED
-            tx.run("rescue_requeue", id=job, claim=claim, charge=charge)
+            survived = math.ceil(died_by - started_at) if charge else 0
+            alone = max(1, min(survived, _LONGEST_ALONE))
+            tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
         _add_history(
             tx,
             job,

@@ -99,10 +99,24 @@ def test_a_job_whose_worker_died_is_next_claimed_alone(store: Store) -> None:
     busy = take(store, who, 2, strategy="FIFO", alone=False)
     assert poison not in [claim.id for claim in busy]
     (claim,) = take(store, who, 4, strategy="FIFO", alone=True)
-    assert claim.id == poison and claim.alone
+    assert claim.id == poison and claim.alone >= 1
     end(store, claim)
     assert not store.alone_waiting()
     assert len(take(store, who, 4)) == 1
+
+
+@pytest.mark.parametrize(("lived", "alone"), [(0.0, 10), (25.0, 35), (500.0, 60)])
+def test_it_runs_alone_for_as_long_as_it_may_have_lived_up_to_a_minute(
+    store: Store, lived: float, alone: int
+) -> None:
+    start = time.time()
+    who = worker(store, now=start)
+    add(store, now=start)
+    take(store, who, now=start)
+    store.beat(who, "FIFO", now=start + lived)
+    rescue(store, now=start + lived + 61)
+    (claim,) = take(store, worker(store, "next"))
+    assert claim.alone == alone  # until the last beat, and until the next would have been due
 
 
 def test_a_worker_declared_dead_hears_it_at_its_next_beat(store: Store) -> None:

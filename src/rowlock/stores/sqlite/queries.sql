@@ -93,7 +93,7 @@ WHERE id = :worker AND dead_at IS NULL
 
 -- A value from the future means that the machine was restarted: that worker is gone.
 -- name: silent_workers
-SELECT id, tasks FROM rowlock_workers
+SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
 
 -- name: beat_age

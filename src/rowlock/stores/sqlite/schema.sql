@@ -20,7 +20,7 @@ CREATE TABLE rowlock_jobs (
     claim               INTEGER NOT NULL DEFAULT 0,
     failures            INTEGER NOT NULL DEFAULT 0,
     max_attempts        INTEGER,            -- NULL: enqueued by name without the code; the task's own counts
-    alone               INTEGER NOT NULL DEFAULT 0, -- its worker died: claim it without company next time
+    alone               INTEGER NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
     created_at          REAL    NOT NULL,
     run_at              REAL    NOT NULL,
     due_at              REAL    NOT NULL,   -- when it was first due; retries move run_at only
@@ -49,7 +49,7 @@ CREATE UNIQUE INDEX rowlock_jobs_unique ON rowlock_jobs (task, unique_key)
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (queue, id) WHERE state IN ('failed', 'cancelled');
 CREATE INDEX rowlock_jobs_expiring ON rowlock_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued');
-CREATE INDEX rowlock_jobs_alone ON rowlock_jobs (queue) WHERE alone = 1 AND state = 'queued';
+CREATE INDEX rowlock_jobs_alone ON rowlock_jobs (queue) WHERE alone > 0 AND state = 'queued';
 
 CREATE TABLE rowlock_workers (
     id          TEXT PRIMARY KEY,           -- one incarnation; never used again

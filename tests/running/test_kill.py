@@ -1,0 +1,147 @@
+"""Worker processes that die or are told to end, in the middle of their jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rowlock import Rowlock
+from tests.eventually import eventually
+
+LEASE = 2.0
+CODE = """
+import os, signal, sys, time
+from pathlib import Path
+from rowlock import JobContext, Retry, Rowlock
+
+app = Rowlock("sqlite:///{database}", lease={lease})
+folder = Path({folder!r})
+
+@app.task
+def work(ctx: JobContext, n: int, seconds: float = 0.0) -> int:
+    (folder / f"started-{{n}}-{{os.getpid()}}").touch()
+    if ctx.claim == 1:
+        time.sleep(seconds)
+    return n
+
+@app.task(retry=Retry(max_attempts=2, base=0.0))
+def poison() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+app.worker(concurrency=2, worker_id=sys.argv[1]).run()
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX signals")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Rowlock]:
+    made = Rowlock(f"sqlite:///{tmp_path}/jobs.db", lease=LEASE)
+    made.store.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(app: Rowlock, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    script = tmp_path / "work.py"
+    script.write_text(CODE.format(database=tmp_path / "jobs.db", folder=str(tmp_path), lease=LEASE))
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start_worker(name: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, str(script), name])
+        processes.append(process)
+        eventually(lambda: any(worker.id == name for worker in app.store.workers()), timeout=20)
+        return process
+
+    yield start_worker
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def test_jobs_of_a_killed_worker_finish_elsewhere_within_lease_and_a_second(
+    app: Rowlock, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    victim = start("victim")
+    jobs = [app.enqueue("work", {"n": n, "seconds": 60.0}) for n in range(2)]
+    eventually(lambda: len(list(tmp_path.glob("started-*"))) == 2)
+    start("survivor")
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    killed_at = time.monotonic()
+    eventually(lambda: all(app.job(job.id).claimed_by != "victim" for job in jobs), timeout=LEASE + 10)
+    recovered_after = time.monotonic() - killed_at
+    # The last beat is at most a sixth of the lease before the kill; a busy test machine gets some slack.
+    assert recovered_after < LEASE + 1 + 2
+    assert [app.result(job.id, timeout=20) for job in jobs] == [0, 1]
+    for job in jobs:
+        found = app.job(job.id)
+        assert (found.claim, found.claimed_by, found.failures) == (2, "survivor", 1)
+        assert [entry.event for entry in app.history(job.id)] == ["rescued", "completed"]
+
+
+def test_a_job_that_kills_its_workers_fails_and_the_others_are_done(
+    app: Rowlock, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    poison = app.enqueue("poison")
+    good = [app.enqueue("work", {"n": n}) for n in range(5)]
+    first = start("first")
+    first.wait()
+    second = start("second")
+    second.wait()
+    start("third")
+    eventually(lambda: app.job(poison.id).state.final, timeout=20)
+    found = app.job(poison.id)
+    assert (found.state, found.error_kind, found.failures) == ("failed", "worker_died", 2)
+    assert "its worker died 2 times" in str(found.error)
+    assert [app.result(job.id, timeout=20) for job in good] == list(range(5))
+
+
+def test_sigterm_finishes_what_runs(
+    app: Rowlock, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = start("w")
+    job = app.enqueue("work", {"n": 1, "seconds": 1.0})
+    eventually(lambda: list(tmp_path.glob("started-1-*")))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    assert app.result(job.id, timeout=0) == 1
+
+
+def test_a_second_signal_gives_back_what_runs_at_once(
+    app: Rowlock, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = start("w")
+    job = app.enqueue("work", {"n": 1, "seconds": 60.0})
+    eventually(lambda: list(tmp_path.glob("started-1-*")))
+    process.send_signal(signal.SIGINT)
+    waiting = app.enqueue("work", {"n": 2})
+    eventually(lambda: app.store.workers()[0].alive)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=10)
+    found = app.job(job.id)
+    assert (found.state, found.failures) == ("queued", 0)
+    assert app.job(waiting.id).state == "queued"
+
+
+def test_many_workers_killed_again_and_again_lose_nothing(
+    app: Rowlock, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    jobs = [app.enqueue("work", {"n": n, "seconds": 0.01}) for n in range(60)]
+    for number in range(3):
+        process = start(f"w{number}")
+        eventually(lambda number=number: app.stats()["completed"] >= (number + 1) * 5, timeout=20)
+        process.kill()
+        process.wait()
+    start("last")
+    assert [app.result(job.id, timeout=30) for job in jobs] == list(range(60))
+    assert all(app.job(job.id).failures <= 3 for job in jobs)

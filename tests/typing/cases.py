@@ -1,0 +1,76 @@
+"""Right and wrong calls, as users write them; type checkers refuse exactly the lines marked wrong."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from rowlock import Job, JobContext, Poller, Retry, Rowlock, State, Task
+
+app = Rowlock("sqlite:///jobs.db", include=["shop.tasks"])
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@app.task(queue="gpu", priority=5, timeout=600, expires=3600, aliases=["old"], retry=Retry(max_attempts=3))
+def segment(ctx: JobContext, image_ids: list[int], model: str = "small") -> dict[str, int]:
+    ctx.progress(1, len(image_ids), "first")
+    ctx.log("segmented", image_id=1)
+    ctx.check_cancelled()
+    return {"masks": 12}
+
+
+@app.task(retry=False)
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+# -- calls that are right ----------------------------------------------------------------------------
+
+three: int = add(1, 2)
+job: Job = add.enqueue(1, b=2)
+ids: list[int] = add.enqueue_many([{"a": 1, "b": 2}, (1, 2)])
+configured: Job = add.configure(priority=9, delay=30, queue="fast", unique_key="k").enqueue(1, 2)
+add.configure(run_at=datetime.now(timezone.utc) + timedelta(hours=1), expires=timedelta(days=1))
+masks: dict[str, int] = segment([1, 2])
+segment.enqueue([1, 2], model="large")
+segment.configure(meta={"tenant": "x"}).enqueue(image_ids=[1])
+fetch.enqueue("x")
+task: Task[[int, int], int] = add
+state: State = app.job(job.id).state
+app.jobs(state="failed", queue="gpu", limit=50, cursor=None)
+result: Any = app.result(job.id, timeout=10)
+app.worker(queues=["gpu"], strategy="PRIORITY", concurrency=4, pool="thread").run(until_empty=True)
+Poller(app, worker_id=None, strategy="FIFO").poll_once(lambda claim: claim.args)
+
+
+async def asynchronous() -> None:
+    made: Job = await add.aenqueue(1, 2)
+    await app.aresult(made.id)
+    text: bytes = await fetch("x")
+    assert text
+
+
+# -- calls that are wrong ----------------------------------------------------------------------------
+
+add.enqueue(1)  # wrong
+add.enqueue("one", 2)  # wrong
+add.enqueue(1, 2, 3)  # wrong
+add.enqueue(1, c=2)  # wrong
+add("one", 2)  # wrong
+add.configure(priority=9).enqueue("one", 2)  # wrong
+add.configure(colour="red")  # wrong
+add.configure(priority="high")  # wrong
+segment.enqueue()  # wrong
+segment.enqueue([1], model=5)  # wrong
+segment.enqueue("images")  # wrong
+text: str = add(1, 2)  # wrong
+app.task(colour="red")  # wrong
+app.task(priority="high")  # wrong
+job.state = State.FAILED  # wrong
+app.worker(concurrency="four")  # wrong
+app.result("one")  # wrong
+Rowlock(5)  # wrong
