@@ -191,7 +191,7 @@ def test_a_busy_database_is_a_counted_empty_poll_with_one_line(
     app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.05)
     poller = Poller(app)
     enqueue(app)
-    poller.ensure_registered()
+    poller.keep_up()
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with caplog.at_level(logging.WARNING):
@@ -239,7 +239,7 @@ def test_a_poller_that_was_declared_dead_registers_anew(app: Rowlock, poller: Po
     old = poller.claim()
     assert old is not None
     rescuer = Poller(app, worker_id="rescuer")
-    rescuer.ensure_registered()
+    rescuer.claim()
     later = time.time() + 61
     app.store.beat("rescuer", "FIFO", now=later)
     assert app.store.rescue("rescuer", careful_age=20, now=later).workers == ["w1"]

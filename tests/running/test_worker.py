@@ -604,8 +604,8 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     with app.worker(concurrency=2).background() as worker:
         assert entered.wait(10)
         old = worker.id
-        rescuer = app.poller(worker_id="rescuer", heartbeat=False)
-        rescuer.ensure_registered()
+        rescuer = app.poller(worker_id="rescuer")
+        rescuer.claim()
         later = time.time() + 61
         app.store.beat("rescuer", "FIFO", now=later)
         assert app.store.rescue("rescuer", careful_age=20, now=later).workers == [old]

@@ -18,14 +18,6 @@ log = logging.getLogger("rowlock.heartbeat")
 _TICK = 0.5
 
 
-def _nothing() -> None:
-    pass
-
-
-def _nobody() -> Sequence[str]:
-    return ()
-
-
 class Heartbeat:
     """One worker's beats; the thread lives from `start` to `stop`."""
 
@@ -36,9 +28,9 @@ class Heartbeat:
         worker: Callable[[], str],
         strategy: Callable[[], str],
         lease: float,
-        on_death: Callable[[], None],
-        on_tick: Callable[[], None] = _nothing,
-        running: Callable[[], Sequence[str]] = _nobody,
+        on_death: Callable[[str], None],
+        on_tick: Callable[[], None] = lambda: None,
+        running: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._store = store
         self._worker = worker
@@ -91,7 +83,8 @@ class Heartbeat:
                 late,
                 ", ".join(self._running()) or "nothing",
             )
-        alive = self._store.beat(self._worker(), self._strategy())
+        worker = self._worker()
+        alive = self._store.beat(worker, self._strategy())
         self._last = moment
         if not alive:
-            self._on_death()
+            self._on_death(worker)

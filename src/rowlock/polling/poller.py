@@ -6,23 +6,19 @@ Does not run tasks and knows no pools; what to do with a claim is the caller's.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import random
-import secrets
-import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rowlock import codec
-from rowlock._version import __version__
-from rowlock.errors import InvalidPayload, StoreBusy, StoreError, WorkerGone
-from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, Want
-from rowlock.polling.heartbeat import Heartbeat
-from rowlock.retry import DEFAULT, Retry, after_error, storable
-from rowlock.stores.base import Registration, Retention, Store
+from rowlock.errors import ConfigurationError, StoreBusy, StoreError, WorkerGone
+from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
+from rowlock.polling.held import HeldClaim
+from rowlock.polling.presence import Host as PresenceHost
+from rowlock.polling.presence import Presence
+from rowlock.retry import DEFAULT, Retry
+from rowlock.stores.base import Retention
 from rowlock.strategies import get_strategy
 from rowlock.task import check_name
 from rowlock.upkeep import Upkeep
@@ -34,18 +30,15 @@ _LONGEST_WAIT = 60.0
 _UPKEEP_AT_LEAST = 0.5  # seconds; between claims of a busy worker
 
 
-class Host(Protocol):
+def check_queues(names: Sequence[str]) -> tuple[str, ...]:
+    """The queues' names, each checked; one bare text is refused, because it is a sequence, too."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"queues={names!r}: must be a list of names")
+    return tuple(check_name("queue", name) for name in names)
+
+
+class Host(PresenceHost, Protocol):
     """What a poller needs of its app."""
-
-    @property
-    def store(self) -> Store:
-        """The store that holds the jobs."""
-        ...
-
-    @property
-    def lease(self) -> float:
-        """How long a silent worker's claims are honoured."""
-        ...
 
     @property
     def retention(self) -> Retention:
@@ -61,47 +54,6 @@ class Host(Protocol):
         """The retry policy of a registered task; None if there is no such task."""
         ...
 
-    def task_facts(self) -> dict[str, Any]:
-        """What a worker's row says about the tasks it knows."""
-        ...
-
-
-class HeldClaim(Claim, frozen=True, kw_only=True):
-    """A claim in the hands of a poller's user, who says how it ended."""
-
-    settle: Callable[[Outcome], bool]
-    retry: Retry
-    limit: int
-
-    def complete(self, result: Any = None) -> bool:
-        """End the job as completed; False if the claim was lost meanwhile, and nothing was written."""
-        try:
-            text = codec.encode(result, f"the result of {self.task}", self.limit)
-        except InvalidPayload as error:
-            return self._settle(Ending.FAILED, error=str(error), error_kind="result")
-        return self._settle(Ending.COMPLETED, result=text)
-
-    def fail(self, error: BaseException | str) -> bool:
-        """End this attempt with an error: tried again while the budget lasts, else failed."""
-        raised = error if isinstance(error, BaseException) else RuntimeError(error)
-        return self.settle(after_error(self, raised, self.retry))
-
-    def release(self, delay: float | None = None) -> bool:
-        """Give the job back without charge, at once or after a delay."""
-        return self._settle(Ending.RELEASED, delay=delay)
-
-    def _settle(self, ending: Ending, *, error: str | None = None, **values: Any) -> bool:
-        outcome = Outcome(
-            id=self.id,
-            claim=self.claim,
-            ending=ending,
-            queue=self.queue,
-            task=self.task,
-            error=None if error is None else storable(error),
-            **values,
-        )
-        return self.settle(outcome)
-
 
 class Poller:
     """Polls one app's store under one worker id."""
@@ -115,28 +67,26 @@ class Poller:
         max_idle_polls: int = 12,
         *,
         queues: Sequence[str] = (),
-        concurrency: int = 1,
-        heartbeat: bool = True,
+        presence: Presence | None = None,
     ) -> None:
         if not poll_interval > 0:
             raise ValueError(f"poll_interval={poll_interval!r}: must be more than 0 seconds")
-        if isinstance(queues, str):
-            raise ValueError(f"queues={queues!r}: must be a list of names")
         self._app = app
-        self._name = check_name("worker_id", worker_id) if worker_id is not None else None
         self.strategy = strategy
         self.poll_interval = poll_interval
         self.max_idle_polls = max_idle_polls
-        self._queues = tuple(check_name("queue", name) for name in queues)
-        self._concurrency = concurrency
-        self._worker: str | None = None
-        self._lock = threading.Lock()
-        self._heartbeat: Heartbeat | None = None
-        self._own_heartbeat = heartbeat
+        self._queues = check_queues(queues)
+        self._presence = presence or Presence(
+            app,
+            name=None if worker_id is None else check_name("worker_id", worker_id),
+            queues=self._queues,
+            concurrency=1,
+            strategy=lambda: self.strategy,
+            on_death=self.ring,
+        )
         self._upkeep: Upkeep | None = None
         self._upkeep_at = 0.0
         self._last_queue = ""
-        self._held = 0
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in a signal handler
         self._seen: int | None = None
         self._stopped = False
@@ -159,10 +109,7 @@ class Poller:
     @property
     def worker_id(self) -> str:
         """The id of this incarnation, as claims and `rowlock workers` show it."""
-        with self._lock:
-            if self._worker is None:
-                self._worker = self._name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-            return self._worker
+        return self._presence.id
 
     def claim(self) -> HeldClaim | None:
         """Claim one job, or return None if there is none (or the database is busy: counted and logged)."""
@@ -170,14 +117,13 @@ class Poller:
             self.keep_up()
             got = self.exchange(1)
         except WorkerGone:
-            self._register_anew()
+            self._presence.declared_dead(self.worker_id)
             return None
         except StoreBusy as error:
             self._count_busy(error)
             return None
         if not got.claims:
             return None
-        self._held += 1
         plain = got.claims[0]
         fields = {name: getattr(plain, name) for name in Claim.__struct_fields__}
         retry = self._app.retry_policy(plain.task) or DEFAULT
@@ -228,17 +174,7 @@ class Poller:
 
     def close(self) -> None:
         """Retire this incarnation; claims it still holds go back. A later claim registers anew."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
-        if self._upkeep is not None:
-            self._upkeep = None
-            self._held = 0
-            try:
-                self._app.store.retire(self.worker_id)
-            except StoreError as error:  # its claims are rescued when the lease runs out
-                log.warning("worker %s could not say goodbye: %s", self._worker, error)
-            self._worker = None
+        self._presence.leave()
 
     def stats(self) -> dict[str, Any]:
         """Counts since this poller was made, and how it stands."""
@@ -262,11 +198,11 @@ class Poller:
         outcomes: Sequence[Outcome] = (),
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
-        alone: bool | None = None,
+        alone: bool = True,
     ) -> Exchange:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
         store = self._app.store
-        self.ensure_registered()
+        self._presence.ensure()
         want = None
         if count > 0:
             self._seen = store.change()  # before the claim: what is committed after it ends the wait
@@ -275,7 +211,7 @@ class Poller:
                 strategy=self.strategy,
                 queues=self._queues,
                 after=self._last_queue,
-                alone=self._held == 0 if alone is None else alone,
+                alone=alone,
             )
         got = store.exchange(self.worker_id, outcomes, want, reports, minutes)
         self._complained = False
@@ -292,9 +228,11 @@ class Poller:
 
     def keep_up(self) -> float:
         """Do the store's upkeep if it is time; returns the seconds until it is needed again."""
-        self.ensure_registered()
+        self._presence.ensure()
+        if self._upkeep is None:
+            self._upkeep = Upkeep(self._app.store, lease=self._app.lease, keep=self._app.retention)
         moment = time.monotonic()
-        if moment >= self._upkeep_at and self._upkeep is not None:
+        if moment >= self._upkeep_at:
             done = self._upkeep.run_once(self.worker_id)
             self._upkeep_at = moment + min(done.next_in, _UPKEEP_AT_LEAST)
         return max(0.0, self._upkeep_at - moment)
@@ -336,54 +274,9 @@ class Poller:
         """End a wait at once; safe from any thread or signal handler."""
         self._bell.put(None)
 
-    def ensure_registered(self) -> None:
-        """Register this incarnation with the store, once."""
-        if self._upkeep is not None:
-            return
-        app = self._app
-        registration = Registration(
-            id=self.worker_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            queues=self._queues,
-            tasks=app.task_facts(),
-            strategy=self.strategy,
-            concurrency=self._concurrency,
-            lease=app.lease,
-        )
-        self._worker = app.store.register(registration)
-        self._upkeep = Upkeep(app.store, lease=app.lease, keep=app.retention)
-        self._upkeep_at = 0.0
-        if self._own_heartbeat:
-            self._heartbeat = Heartbeat(
-                app.store,
-                worker=lambda: self.worker_id,
-                strategy=lambda: self.strategy,
-                lease=app.lease,
-                on_death=self._register_anew,
-            )
-            self._heartbeat.start()
-
-    def forget_incarnation(self) -> None:
-        """After this worker was declared dead: the next exchange registers under a new id."""
-        log.warning(
-            "worker %s was declared dead; it registers anew and its old claims are dropped", self._worker
-        )
-        self._upkeep = None
-        self._worker = None
-        self._held = 0
-
     # -- inside ----------------------------------------------------------------------------------
 
-    def _register_anew(self) -> None:
-        self.forget_incarnation()
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
-
     def _settle(self, outcome: Outcome) -> bool:
-        self._held = max(0, self._held - 1)
         got = self._app.store.exchange(self.worker_id, [outcome])
         if got.lost:
             log.warning(

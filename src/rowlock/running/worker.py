@@ -6,32 +6,30 @@ One loop owns all claiming and finishing; runs happen in the pool, beats in the 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Protocol
 
 from rowlock.errors import ConfigurationError, RunTimedOut, StoreError, WorkerGone
 from rowlock.job import Claim, Ending, Outcome
-from rowlock.polling.heartbeat import Heartbeat
 from rowlock.polling.poller import Host as PollerHost
-from rowlock.polling.poller import Poller
+from rowlock.polling.poller import Poller, check_queues
+from rowlock.polling.presence import Presence
 from rowlock.retry import DEFAULT, after_error
 from rowlock.running.execute import Hook, execute
 from rowlock.running.finisher import Finisher, Tally
 from rowlock.running.pools.base import Done, Execute, Pool, Run
 from rowlock.running.pools.thread import ThreadPool
-from rowlock.task import Task, check_seconds
+from rowlock.running.probation import Probation
+from rowlock.running.signals import told_by_signals
+from rowlock.task import Task, check_name, check_seconds
 
 log = logging.getLogger("rowlock.worker")
 
 TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
-_CANCEL_EVERY = 1.0
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
-_ALONE_PATIENCE = 10.0
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _POOLS: dict[str, Callable[[int, Execute, Done], Pool]] = {"thread": ThreadPool}
 
@@ -75,22 +73,28 @@ class Worker:
         self._app = app
         self.concurrency = concurrency
         self._grace = check_seconds("timeout_grace", timeout_grace) or 0.0
-        self._queues = tuple(queues)
-        self.poller = Poller(
+        self._queues = check_queues(queues)
+        self._presence = Presence(
             app,
-            worker_id,
-            strategy,
-            poll_interval,
-            queues=queues,
+            name=None if worker_id is None else check_name("worker_id", worker_id),
+            queues=self._queues,
             concurrency=concurrency,
-            heartbeat=False,
+            strategy=lambda: self.strategy,
+            on_death=self._ring,
+            on_renewal=self._lose_claims,
+            on_tick=self._tick,
+            running=lambda: [run.claim.task for run in list(self._runs.values())],
         )
+        self.poller = Poller(
+            app, strategy=strategy, poll_interval=poll_interval, queues=self._queues, presence=self._presence
+        )
+        self._probation = Probation(app.store)
         self._make_pool = _POOLS[pool]
         self._pool: Pool | None = None
         self._finisher = Finisher()
         self._runs: dict[tuple[int, int], Run] = {}
         self._settling = threading.Lock()
-        self._stop = self._stop_now = self._died = False
+        self._stop = self._stop_now = False
         self.stopped_by: int | None = None  # the number of the last signal
         self._said = False
         self._looked_at = 0.0
@@ -115,7 +119,7 @@ class Worker:
 
     def run(self, until_empty: bool = False) -> Tally:
         """Work until stopped, or until nothing is due or running; returns what was done."""
-        with self._signals():
+        with told_by_signals(self._stop_by_signal):
             return self._work(until_empty)
 
     @contextmanager
@@ -145,6 +149,11 @@ class Worker:
         self._stop_now = self._stop_now or now
         self.poller.ring()
 
+    def register(self) -> str:
+        """Register this incarnation now rather than with the first claim; returns its id."""
+        self._presence.ensure()
+        return self.id
+
     @property
     def stopped_now(self) -> bool:
         """True if it was told to end at once."""
@@ -155,18 +164,8 @@ class Worker:
     def _work(self, until_empty: bool) -> Tally:
         self._app.load_tasks()
         self._pool = self._make_pool(self.concurrency, self._execute, self._done)
-        self.poller.ensure_registered()
+        self.register()
         self.poller.running = True
-        heartbeat = Heartbeat(
-            self._app.store,
-            worker=lambda: self.poller.worker_id,
-            strategy=lambda: self.strategy,
-            lease=self._app.lease,
-            on_death=self._notice_death,
-            on_tick=self._tick,
-            running=lambda: [run.claim.task for run in list(self._runs.values())],
-        )
-        heartbeat.start()
         log.info("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
         try:
             wait = self.run_once()
@@ -174,7 +173,6 @@ class Worker:
                 self._pause(wait)
                 wait = self.run_once()
         finally:
-            heartbeat.stop()
             self._pool.close()
             self._end()
         return self._finisher.tally
@@ -182,20 +180,20 @@ class Worker:
     def run_once(self) -> float:
         """One exchange: write the outcomes, claim for the free places; returns how long to wait."""
         try:
-            if self._died:
-                self._drop_everything()
+            self._presence.ensure()
             if not self._stop:
                 self.poller.keep_up()
-            free = 0 if self._stop or self._on_probation() else self.concurrency - len(self._runs)
+            runs = list(self._runs.values())
+            free = 0 if self._stop or self._probation.blocks(runs) else self.concurrency - len(runs)
             batch = self._finisher.take(self.id, flush=self._stop)
             if not (free or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
                 return self._time_to_next_deadline()
             got = self.poller.exchange(
-                free, batch.outcomes, batch.reports, batch.minutes, alone=self._may_take_alone()
+                free, batch.outcomes, batch.reports, batch.minutes, alone=self._probation.may_start(runs)
             )
         except WorkerGone:
-            self._died = True
+            self._presence.declared_dead(self.id)
             return 0.0
         except StoreError as error:
             return self._back_off(error)
@@ -295,31 +293,6 @@ class Worker:
             return _LOOK_AROUND
         return min(_LOOK_AROUND, max(0.01, min(deadlines) + self._grace - time.monotonic()))
 
-    # -- jobs whose last worker died under them ---------------------------------------------------
-
-    def _neighbours(self) -> list[Run]:
-        """The runs that a death of this process would charge; lost ones belong to others already."""
-        return [run for run in list(self._runs.values()) if not run.context.lost]
-
-    def _on_probation(self) -> bool:
-        """True while a run needs this process for itself, because its last worker died under it."""
-        moment = time.monotonic()
-        return any(moment < run.started + run.claim.alone for run in self._neighbours())
-
-    def _may_take_alone(self) -> bool:
-        """True if such a job may be claimed: nothing else runs here, or it has waited for that too long."""
-        if not self._neighbours():
-            self._alone_since = None
-            return True
-        moment = time.monotonic()
-        if moment - self._looked_at >= _LOOK_AROUND:
-            self._looked_at = moment
-            if not self._app.store.alone_waiting():
-                self._alone_since = None
-            elif self._alone_since is None:
-                self._alone_since = moment
-        return self._alone_since is not None and moment - self._alone_since > _ALONE_PATIENCE
-
     # -- in the heartbeat's thread ---------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -333,18 +306,19 @@ class Worker:
             if run is not None:
                 run.context.cancelled = True
 
-    def _notice_death(self) -> None:
-        self._died = True
-        self.poller.ring()
+    def _stop_by_signal(self, number: int, again: bool) -> None:
+        self.stopped_by = number
+        self.stop(now=again)
 
     # -- trouble and the end ---------------------------------------------------------------------
 
-    def _drop_everything(self) -> None:
-        self._died = False
+    def _ring(self) -> None:
+        self.poller.ring()
+
+    def _lose_claims(self) -> None:
+        """This worker was declared dead: its runs are told, and what they come to will be refused."""
         for run in list(self._runs.values()):
             run.context.lost = True
-        self.poller.forget_incarnation()
-        self.poller.ensure_registered()
 
     def _back_off(self, error: StoreError) -> float:
         if not self._failing:
@@ -384,23 +358,3 @@ class Worker:
         self.poller.running = False
         self.poller.close()
         log.info("worker ended: %s", self._finisher.tally)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """First signal: finish and end; second: end at once. Only where handlers can be set."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            self.stopped_by = number
-            self.stop(now=self._stop)
-
-        names = ("SIGINT", "SIGTERM", "SIGBREAK")
-        wanted = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {number: signal.signal(number, handle) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

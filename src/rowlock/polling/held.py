@@ -1,0 +1,51 @@
+"""A claim in the hands of a poller's user, who says how it ended.
+
+The worker does not use it: its outcomes go back in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rowlock import codec
+from rowlock.errors import InvalidPayload
+from rowlock.job import Claim, Ending, Outcome
+from rowlock.retry import Retry, after_error, storable
+
+
+class HeldClaim(Claim, frozen=True, kw_only=True):
+    """A claim with `complete`, `fail` and `release`; each is False if the claim was lost meanwhile."""
+
+    settle: Callable[[Outcome], bool]
+    retry: Retry
+    limit: int
+
+    def complete(self, result: Any = None) -> bool:
+        """End the job as completed."""
+        try:
+            text = codec.encode(result, f"the result of {self.task}", self.limit)
+        except InvalidPayload as error:
+            return self._settle(Ending.FAILED, error=str(error), error_kind="result")
+        return self._settle(Ending.COMPLETED, result=text)
+
+    def fail(self, error: BaseException | str) -> bool:
+        """End this attempt with an error: tried again while the budget lasts, else failed."""
+        raised = error if isinstance(error, BaseException) else RuntimeError(error)
+        return self.settle(after_error(self, raised, self.retry))
+
+    def release(self, delay: float | None = None) -> bool:
+        """Give the job back without charge, at once or after a delay."""
+        return self._settle(Ending.RELEASED, delay=delay)
+
+    def _settle(self, ending: Ending, *, error: str | None = None, **values: Any) -> bool:
+        outcome = Outcome(
+            id=self.id,
+            claim=self.claim,
+            ending=ending,
+            queue=self.queue,
+            task=self.task,
+            error=None if error is None else storable(error),
+            **values,
+        )
+        return self.settle(outcome)
