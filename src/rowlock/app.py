@@ -5,15 +5,14 @@ Nothing is opened when it is made: each process opens the store on its first cal
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
+from rowlock.registry import Registry
 from rowlock.retry import Retry
 from rowlock.task import Enqueuer, Options, Seconds, Task, check_name
 
@@ -48,9 +47,7 @@ class Rowlock:
         keep_completed_days: float | None = None,
         keep_failed_days: float | None = None,
     ) -> None:
-        if isinstance(include, str):
-            raise ConfigurationError(f"include={include!r}: must be a list of module names")
-        self._include = tuple(include)
+        self._registry = Registry(include)
         self._arguments = {
             "database_url": url,
             "poll_interval": poll_interval,
@@ -61,8 +58,6 @@ class Rowlock:
             "keep_completed_days": keep_completed_days,
             "keep_failed_days": keep_failed_days,
         }
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self._by_name: dict[str, Task[..., Any]] = {}
         self._hooks: list[Hook] = []
         self._settings: Settings | None = None
         self._store: Store | None = None
@@ -99,32 +94,18 @@ class Rowlock:
         maker = _TaskMaker(self, given)
         return maker(*function) if function else maker
 
-    def _register(self, task: Task[..., Any]) -> Task[..., Any]:
-        for name in (task.name, *task.aliases):
-            other = self._by_name.get(name)
-            if other is not None and not _same_function(other, task):
-                raise ConfigurationError(
-                    f"two different tasks want the name {name!r}: {_place(other)} and {_place(task)}; "
-                    "give one of them name=..."
-                )
-        self._tasks[task.name] = task
-        for name in (task.name, *task.aliases):
-            self._by_name[name] = task
-        return task
-
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The registered tasks by name, without aliases."""
-        return dict(self._tasks)
+        return self._registry.tasks
 
     def find_task(self, name: str) -> Task[..., Any] | None:
         """The task of that name or alias, or None."""
-        return self._by_name.get(name)
+        return self._registry.find(name)
 
     def load_tasks(self) -> None:
         """Import the modules of `include`, so that their tasks are registered."""
-        for module in self._include:
-            importlib.import_module(module)
+        self._registry.load()
 
     def around(self, hook: Hook) -> Hook:
         """Register a generator around every run: it yields once and is sent the run's `Outcome`."""
@@ -169,19 +150,13 @@ class Rowlock:
         return await _in_thread(self.enqueue, task, args, **chosen)
 
     def _enqueuer(self, name: str) -> Enqueuer[...]:
-        found = self.find_task(name)
-        if found is None and self._include:
-            self.load_tasks()
-            found = self.find_task(name)
+        found = self._registry.find_or_load(name)
         if found is not None:
             return found
-        if self._by_name:  # a producer without the code has no tasks at all, and is trusted
+        if self._registry:  # a producer without the code has no tasks at all, and is trusted
             elsewhere = {task for worker in self.store.workers() for task in worker.tasks}
             if name not in elsewhere:
-                known = sorted({*self._by_name, *elsewhere})
-                close = get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known ones are: {', '.join(known)}"
-                raise UnknownTask(f"there is no task {name!r}; {hint}")
+                raise UnknownTask(self._registry.no_such_task(name, elsewhere))
         return Enqueuer(self, name, None, None, Options())
 
     # -- asking ----------------------------------------------------------------------------------
@@ -380,7 +355,7 @@ class Rowlock:
 
     def task_facts(self) -> dict[str, Any]:
         """What a worker's row says about the tasks it knows."""
-        return {name: {"max_attempts": task.retry.max_attempts} for name, task in self._by_name.items()}
+        return self._registry.facts()
 
 
 class _TaskMaker:
@@ -396,17 +371,7 @@ class _TaskMaker:
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app._register(Task(self._app, function, **self._given))
-
-
-def _same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
-    """True if both come from the same place in the code: a module that was imported again."""
-    mine, theirs = one.function.__code__, other.function.__code__
-    return (mine.co_filename, mine.co_firstlineno) == (theirs.co_filename, theirs.co_firstlineno)
-
-
-def _place(task: Task[..., Any]) -> str:
-    return f"{task.function.__module__}.{task.function.__qualname__}"
+        return self._app._registry.add(Task(self._app, function, **self._given))
 
 
 def _checked_id(job: Any) -> int:

@@ -25,7 +25,7 @@ from rowlock.job import (
     State,
     WorkerRecord,
 )
-from rowlock.stores.sql import Session
+from rowlock.stores.session import Session
 
 _FARTHEST = 2**63 - 1
 

@@ -16,8 +16,10 @@ from typing import Any
 from rowlock.errors import SchemaMismatch, StoreError, StoreMissing
 from rowlock.job import Inserted, NewJob
 from rowlock.stores import queries
+from rowlock.stores.claiming import CLAIM_COLUMNS
 from rowlock.stores.reading import JOB_COLUMNS, SqlReads
-from rowlock.stores.sql import CLAIM_COLUMNS, Session, SqlStore
+from rowlock.stores.session import Session
+from rowlock.stores.sql import SqlStore
 from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.faults import explain

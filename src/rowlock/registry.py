@@ -1,0 +1,83 @@
+"""The tasks of one app by name and alias, and the modules that register them.
+
+Only registered tasks ever run: nothing is imported by a name that comes from a job.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from rowlock.errors import ConfigurationError
+from rowlock.task import Task
+
+
+class Registry:
+    """Names and aliases to tasks; false while it is empty."""
+
+    def __init__(self, include: Sequence[str]) -> None:
+        if isinstance(include, str):
+            raise ConfigurationError(f"include={include!r}: must be a list of module names")
+        self._include = tuple(include)
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._by_name: dict[str, Task[..., Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name, without aliases."""
+        return dict(self._tasks)
+
+    def add(self, task: Task[..., Any]) -> Task[..., Any]:
+        """Register a task under its name and aliases; two different ones of a name are refused."""
+        names = (task.name, *task.aliases)
+        for name in names:
+            other = self._by_name.get(name)
+            if other is not None and not _same_function(other, task):
+                raise ConfigurationError(
+                    f"two different tasks want the name {name!r}: {_place(other)} and {_place(task)}; "
+                    "give one of them name=..."
+                )
+        self._tasks[task.name] = task
+        self._by_name.update(dict.fromkeys(names, task))
+        return task
+
+    def find(self, name: str) -> Task[..., Any] | None:
+        """The task of that name or alias, or None."""
+        return self._by_name.get(name)
+
+    def find_or_load(self, name: str) -> Task[..., Any] | None:
+        """The same, after importing the included modules if need be."""
+        if name not in self._by_name:
+            self.load()
+        return self.find(name)
+
+    def load(self) -> None:
+        """Import the included modules, so that their tasks are registered."""
+        for module in self._include:
+            importlib.import_module(module)
+
+    def facts(self) -> dict[str, Any]:
+        """What a worker's row says about the tasks it knows."""
+        return {name: {"max_attempts": task.retry.max_attempts} for name, task in self._by_name.items()}
+
+    def no_such_task(self, name: str, elsewhere: Iterable[str]) -> str:
+        """A sentence that names the closest task that there is."""
+        known = sorted({*self._by_name, *elsewhere})
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known ones are: {', '.join(known)}"
+        return f"there is no task {name!r}; {hint}"
+
+
+def _same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
+    """True if both come from the same place in the code: a module that was imported again."""
+    mine, theirs = one.function.__code__, other.function.__code__
+    return (mine.co_filename, mine.co_firstlineno) == (theirs.co_filename, theirs.co_firstlineno)
+
+
+def _place(task: Task[..., Any]) -> str:
+    return f"{task.function.__module__}.{task.function.__qualname__}"

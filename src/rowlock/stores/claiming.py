@@ -1,0 +1,129 @@
+"""The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
+
+Decides what to take; how rows are locked and taken is in each database's `take_` statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from rowlock.job import Claim, Want
+from rowlock.stores.session import Session
+from rowlock.strategies import get_strategy
+
+LONGEST_ALONE = 60  # seconds that a job may ask to run without company
+
+
+class SqlShelf:
+    """One queue's queued jobs, as a strategy sees them inside a claim."""
+
+    def __init__(self, tx: Session, worker: str, queue: str, alone: bool) -> None:
+        self._tx = tx
+        self._values: dict[str, Any] = {
+            "worker": worker,
+            "queue": queue,
+            "alone": LONGEST_ALONE if alone else 0,
+        }
+
+    # RETURNING has no order on any of the databases: sort by what the statement chose by.
+
+    def highest(self, count: int) -> list[Claim]:
+        rows = self._tx.rows("take_highest", count=count, **self._values)
+        rows.sort(key=lambda row: (-row[5], row[-1]))
+        return [_claim(row) for row in rows]
+
+    def oldest(self, count: int) -> list[Claim]:
+        return self._by_position(self._tx.rows("take_oldest", count=count, **self._values))
+
+    def newest(self, count: int) -> list[Claim]:
+        return self._by_position(self._tx.rows("take_newest", count=count, **self._values))[::-1]
+
+    def oldest_at(self, level: int, count: int) -> list[Claim]:
+        return self._by_position(self._tx.rows("take_at_level", level=level, count=count, **self._values))
+
+    def levels(self) -> list[int]:
+        return [row[0] for row in self._tx.rows("levels", **self._values)]
+
+    @staticmethod
+    def _by_position(rows: list[Any]) -> list[Claim]:
+        rows.sort(key=lambda row: row[-1])
+        return [_claim(row) for row in rows]
+
+
+CLAIM_COLUMNS = (
+    "id, claim, task, queue, args, priority, failures, max_attempts, created_at, run_at, claimed_at, "
+    "claimed_by, expires_at, unique_key, meta, alone, position"
+)
+
+
+def _claim(row: Any) -> Claim:
+    return Claim(
+        id=row[0],
+        claim=row[1],
+        task=row[2],
+        queue=row[3],
+        args_json=row[4],
+        priority=row[5],
+        failures=row[6],
+        max_attempts=row[7],
+        created_at=row[8],
+        run_at=row[9],
+        claimed_at=row[10],
+        claimed_by=row[11],
+        expires_at=row[12],
+        unique_key=row[13],
+        meta_json=row[14],
+        alone=row[15],
+    )
+
+
+def take(tx: Session, worker: str, want: Want) -> list[Claim]:
+    """Claim from the queues in turn, each by its own strategy."""
+    overrides = {name: strategy for name, _, strategy in tx.rows("queue_settings") if strategy}
+    claims: list[Claim] = []
+
+    def take_from(queue: str, count: int, alone: bool) -> int:
+        strategy = get_strategy(overrides.get(queue, want.strategy))
+        got = strategy.take(SqlShelf(tx, worker, queue, alone), count)
+        claims.extend(got)
+        return len(got)
+
+    # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
+    queues = list(islice(queues_in_turn(tx, want), want.count))
+    if want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
+        return claims  # its last worker died under it: it gets no neighbours that it could take along
+    while queues and len(claims) < want.count:
+        still_full = []
+        for index, queue in enumerate(queues):
+            share = -(-(want.count - len(claims)) // (len(queues) - index))
+            if share > 0 and take_from(queue, share, alone=False) == share:
+                still_full.append(queue)
+        queues = still_full
+    return claims
+
+
+def queues_in_turn(db: Session, want: Want) -> Iterator[str]:
+    """The queues that have queued jobs and are not paused, beginning after the one served last."""
+    paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
+    if want.queues:
+        names = list(want.queues)
+        start = names.index(want.after) + 1 if want.after in names else 0
+        for name in names[start:] + names[:start]:
+            if name not in paused and db.row("queue_has_work", queue=name):
+                yield name
+        return
+    name, wrapped = want.after, want.after == ""
+    while True:
+        found = db.row("next_queue", after=name)[0]
+        if found is None:
+            if wrapped:
+                return
+            name, wrapped = "", True
+            continue
+        if wrapped and want.after != "" and found > want.after:
+            return
+        name = found
+        if name not in paused:
+            yield name

@@ -1,0 +1,137 @@
+"""The finishing steps: outcomes, reports, the claims of the dead; each inside the caller's transaction.
+
+Every write says which claim it holds, and tells when that claim was lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock.job import Claim, Ending, Outcome, Report, State
+from rowlock.stores.claiming import LONGEST_ALONE
+from rowlock.stores.session import Session
+
+KEPT_LINES = 500
+DEADLINE_PASSED = "it was not started before its deadline (expires)"
+_DEFAULT_ATTEMPTS = 3
+
+
+def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
+    """Write one outcome; False means that the claim was lost, and nothing was written."""
+    changed = tx.run(
+        f"finish_{outcome.ending}",
+        id=outcome.id,
+        claim=outcome.claim,
+        result=outcome.result,
+        error=outcome.error,
+        error_kind=outcome.error_kind,
+        delay=outcome.delay,
+        charge=int(outcome.charge),
+    )
+    if changed and not (outcome.ending is Ending.COMPLETED and outcome.claim == 1):
+        add_history(
+            tx,
+            outcome.id,
+            outcome.claim,
+            outcome.ending,
+            worker=worker,
+            error=outcome.error,
+            error_kind=outcome.error_kind,
+        )
+    return changed > 0
+
+
+def write_reports(tx: Session, reports: Sequence[Report]) -> None:
+    """Write the progress and the log lines of claims that still hold."""
+    for report in reports:
+        fence = {"id": report.id, "claim": report.claim}
+        if report.progress:
+            tx.run("report_progress", **fence, **msgspec.structs.asdict(report.progress))
+        for line in report.lines:
+            tx.run("report_line", **fence, at=line.at, message=line.message, fields=line.fields)
+        if report.lines:
+            tx.run("trim_lines", id=report.id, keep=KEPT_LINES)
+
+
+def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim]:
+    """Fail those that were claimed after their deadline to start, and keep the others."""
+    kept = []
+    for claim in claims:
+        if claim.expires_at is None or claim.expires_at > tx.now:
+            kept.append(claim)
+            continue
+        late = Outcome(
+            id=claim.id, claim=claim.claim, ending=Ending.FAILED, error=DEADLINE_PASSED, error_kind="expired"
+        )
+        finish(tx, worker, late)
+    return kept
+
+
+def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
+    """Declare a worker dead and decide on each of its claims; started ones are charged.
+
+    A charged one may have killed it. Next time it runs without company for as long as it may have lived
+    this time (up to a minute): if it kills again, it takes nobody along.
+    """
+    tx.run("bury_worker", worker=worker)
+    fates = []
+    for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
+        "held_by", worker=worker
+    ):
+        charge = int(started_at is not None)
+        attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
+        error = None
+        if cancel_requested_at is not None:
+            fate = State.CANCELLED
+            tx.run("finish_cancelled", id=job, claim=claim, error=None, error_kind="worker_died")
+        elif charge and failures + 1 >= attempts:
+            fate = State.FAILED
+            deaths = tx.row("count_rescues", id=job)[0] + 1
+            times = "once" if deaths == 1 else f"{deaths} times"
+            error = f"its worker died {times} under it; its budget of {attempts} attempts is used up"
+            tx.run("finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died")
+        else:
+            fate = State.QUEUED
+            survived = math.ceil(died_by - started_at) if charge else 0
+            alone = max(1, min(survived, LONGEST_ALONE))
+            tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
+        add_history(
+            tx,
+            job,
+            claim,
+            "rescued",
+            worker=worker,
+            started_at=started_at,
+            error=error,
+            error_kind="worker_died",
+        )
+        fates.append(fate)
+    return fates
+
+
+def add_history(
+    tx: Session,
+    job: int,
+    claim: int,
+    event: str,
+    *,
+    worker: str | None = None,
+    started_at: float | None = None,
+    error: str | None = None,
+    error_kind: str | None = None,
+) -> None:
+    """Add a row to the job's timeline."""
+    tx.run(
+        "add_history",
+        id=job,
+        claim=claim,
+        event=str(event),
+        worker=worker,
+        started_at=started_at,
+        error=error,
+        error_kind=error_kind,
+    )

@@ -1,0 +1,26 @@
+"""The little that the verbs need of a database: run a named statement, read its rows, know the time.
+
+Each database's folder implements it over its own driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Session(Protocol):
+    """An open transaction (or a short read) in which named statements are run."""
+
+    now: float
+
+    def run(self, name: str, /, **values: Any) -> int:
+        """Run a statement; returns the number of rows it changed."""
+        ...
+
+    def rows(self, name: str, /, **values: Any) -> list[Any]:
+        """All rows of a statement."""
+        ...
+
+    def row(self, name: str, /, **values: Any) -> Any:
+        """The first row, or None."""
+        ...
