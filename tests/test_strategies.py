@@ -21,9 +21,9 @@ def claim(id: int, level: int) -> Claim:
         priority=level,
         failures=0,
         max_attempts=3,
-        created_at=0,
-        run_at=0,
-        claimed_at=0,
+        created=0,
+        due=0,
+        taken=0,
         claimed_by="w",
     )
 

@@ -6,7 +6,7 @@ Frozen records without behaviour of their own; no SQL, no threads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
@@ -125,14 +125,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     failures: int
     max_attempts: int | None
-    created_at: float
-    run_at: float
-    claimed_at: float
+    created: float
+    due: float
+    taken: float
     claimed_by: str
-    expires_at: float | None = None
+    deadline: float | None = None
     unique_key: str | None = None
     meta_json: str | None = None
     alone: int = 0
+
+    # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
 
     @property
     def args(self) -> dict[str, Any]:
@@ -145,6 +147,26 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         """The job's headers."""
         decoded: dict[str, Any] = msgspec.json.decode(self.meta_json) if self.meta_json else {}
         return decoded
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was enqueued."""
+        return datetime.fromtimestamp(self.created, timezone.utc)
+
+    @property
+    def run_at(self) -> datetime:
+        """When the job was due."""
+        return datetime.fromtimestamp(self.due, timezone.utc)
+
+    @property
+    def claimed_at(self) -> datetime:
+        """When it was claimed."""
+        return datetime.fromtimestamp(self.taken, timezone.utc)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Its deadline to start."""
+        return None if self.deadline is None else datetime.fromtimestamp(self.deadline, timezone.utc)
 
 
 class Ending(str, Enum):

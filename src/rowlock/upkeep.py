@@ -16,8 +16,9 @@ log = logging.getLogger("rowlock.upkeep")
 
 _BATCH = 1_000
 _PRUNE_EVERY = 60.0
+_PRUNE_PAUSE = 0.1
 _RECORDS_KEPT = 30 * 86_400.0
-_LONGEST = 30.0  # seconds until the next look when nothing is known to be due
+_LONGEST = 60.0  # seconds until the next look when nothing is known to be due
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -55,7 +56,11 @@ class Upkeep:
             )
         pruned = self._prune(now)
         self._store.checkpoint()
-        if rescue.waited:  # our own beat is old: everyone may have been frozen, so beat first and look again
+        if self._prune_after:  # in the middle of a pass
+            next_in = _PRUNE_PAUSE
+        elif (
+            rescue.waited
+        ):  # our own beat is old: everyone may have been frozen, so beat first and look again
             next_in = self._lease / 6
         elif promoted == _BATCH or expired == _BATCH:
             next_in = 0.0

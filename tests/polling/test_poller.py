@@ -48,7 +48,18 @@ def test_a_claim_has_the_jobs_fields_and_can_be_completed(app: Rowlock, poller: 
     assert claim is not None
     assert (claim.id, claim.task, claim.queue, claim.args, claim.priority) == (id, "work", "q", {"a": 1}, 4)
     assert (claim.claim, claim.claimed_by, claim.meta) == (1, "w1", {"tenant": "x"})
-    assert app.job(id).state == "running"
+    found = app.job(id)
+    assert found.state == "running"
+    for field in (
+        "created_at",
+        "run_at",
+        "claimed_at",
+        "expires_at",
+        "failures",
+        "max_attempts",
+        "unique_key",
+    ):
+        assert getattr(claim, field) == getattr(found, field)
     assert claim.complete({"answer": 42})
     assert app.result(id) == {"answer": 42}
     assert not claim.complete("again")  # the fence

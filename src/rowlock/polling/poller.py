@@ -85,7 +85,7 @@ class Poller:
             on_death=self.ring,
         )
         self._upkeep: Upkeep | None = None
-        self._upkeep_at = 0.0
+        self._upkeep_at = self._upkeep_needed_at = 0.0
         self._last_queue = ""
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in a signal handler
         self._seen: int | None = None
@@ -235,6 +235,7 @@ class Poller:
         if moment >= self._upkeep_at:
             done = self._upkeep.run_once(self.worker_id)
             self._upkeep_at = moment + min(done.next_in, _UPKEEP_AT_LEAST)
+            self._upkeep_needed_at = moment + done.next_in
         return max(0.0, self._upkeep_at - moment)
 
     def idle_wait(self) -> float:
@@ -251,10 +252,11 @@ class Poller:
             needed = self._app.store.next_needed(self.worker_id)
         except StoreError:
             return self.poll_interval
+        moment = time.monotonic()
         if needed is not None and needed < wait:
             wait = needed
-            self._upkeep_at = min(self._upkeep_at, time.monotonic() + needed)
-        return wait
+            self._upkeep_at = min(self._upkeep_at, moment + needed)
+        return max(0.0, min(wait, self._upkeep_needed_at - moment))
 
     def wait(self, seconds: float, *, for_jobs: bool = True) -> None:
         """Wait until time is up, the bell rings, or (for jobs) somebody else commits."""

@@ -138,9 +138,9 @@ def local_context(task: str) -> JobContext:
             priority=0,
             failures=0,
             max_attempts=1,
-            created_at=now,
-            run_at=now,
-            claimed_at=now,
+            created=now,
+            due=now,
+            taken=now,
             claimed_by="",
         )
     )

@@ -38,7 +38,7 @@ def execute(
     return msgspec.structs.replace(
         outcome,
         run_seconds=time.monotonic() - started,
-        wait_seconds=max(0.0, claim.claimed_at - claim.run_at),
+        wait_seconds=max(0.0, claim.taken - claim.due),
     )
 
 

@@ -9,10 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, RunTimedOut, StoreError, WorkerGone
+from rowlock.errors import ConfigurationError, RunTimedOut, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
@@ -164,7 +164,8 @@ class Worker:
     def _work(self, until_empty: bool) -> Tally:
         self._app.load_tasks()
         self._pool = self._make_pool(self.concurrency, self._execute, self._done)
-        self.register()
+        with suppress(StoreBusy):  # the loop goes on trying, and says so
+            self.register()
         self.poller.running = True
         log.info("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
         try:

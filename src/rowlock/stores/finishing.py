@@ -61,7 +61,7 @@ def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim
     """Fail those that were claimed after their deadline to start, and keep the others."""
     kept = []
     for claim in claims:
-        if claim.expires_at is None or claim.expires_at > tx.now:
+        if claim.deadline is None or claim.deadline > tx.now:
             kept.append(claim)
             continue
         late = Outcome(

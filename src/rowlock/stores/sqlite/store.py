@@ -5,6 +5,7 @@ The verbs it shares with other databases are in `stores/sql.py` and `stores/read
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from rowlock.errors import SchemaMismatch, StoreError, StoreMissing
+from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob
 from rowlock.stores import queries
 from rowlock.stores.claiming import CLAIM_COLUMNS
@@ -24,6 +25,9 @@ from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.faults import explain
 
+log = logging.getLogger("rowlock.sqlite")
+
+_OLDEST = (3, 35)
 _WORDS = {
     "now": ":now",
     "now+": "(:now + {0})",
@@ -92,6 +96,8 @@ class SqliteStore(SqlReads, SqlStore):
     def open(self, create: bool = True) -> None:
         if self._opened_in == os.getpid():
             return
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
         with self._explained():
             connection = self._connections.get(create)
             facts = schema.meta(connection)
@@ -137,7 +143,10 @@ class SqliteStore(SqlReads, SqlStore):
                 raise
         self._writes += 1
         if self._writes % _WRITES_BETWEEN_LOOKS == 0:
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except StoreError as error:  # what was written is committed: this must not look as if it were not
+                log.warning("a checkpoint failed, the next one tries again: %s", error)
 
     @contextmanager
     def _read(self, now: float | None = None) -> Iterator[SqliteSession]:
