@@ -323,6 +323,8 @@ def test_annotations_that_only_a_type_checker_sees_are_taken_as_they_are(app: Ro
     job = take.enqueue({"x": 1}, 2)
     run(app)
     assert app.result(job.id) == [{"x": 1}, 2]
+    with pytest.raises(TypeError, match="argument 'b'"):  # the others are checked all the same
+        take.enqueue({"x": 1}, "two")
 
 
 def test_a_result_that_json_cannot_hold_fails_without_retry(app: Rowlock) -> None:

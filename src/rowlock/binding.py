@@ -127,14 +127,15 @@ class Binding:
     @cached_property
     def _types(self) -> dict[str, Any]:
         # On first use, not when decorated: annotations may name what is defined further down.
+        return {name: self._type_of(name) for name in self._parameters}
+
+    def _type_of(self, name: str) -> Any:
+        annotation = self._function.__annotations__.get(name, Any)
+        holder = type("Holder", (), {"__annotations__": {name: annotation}})
         try:
-            return get_type_hints(self._function, include_extras=True)
-        except Exception:  # an annotation that only a type checker can see: take the JSON value as it is
-            known = {}
-            for name in self._parameters:
-                annotation = self._function.__annotations__.get(name)
-                known[name] = annotation if isinstance(annotation, type) else Any
-            return known
+            return get_type_hints(holder, self._function.__globals__, include_extras=True)[name]
+        except Exception:  # a name that only a type checker can see: take the JSON value as it is
+            return Any
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:

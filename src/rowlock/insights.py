@@ -6,7 +6,6 @@ Speaks to the store's reading verbs only; front ends add nothing but layout.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict
 
@@ -61,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def doctor(store: Store, known_tasks: Iterable[str] | None = None) -> list[Finding]:
+def doctor(store: Store) -> list[Finding]:
     """Look at the database, the jobs and the workers; the worst level says how bad it is."""
     facts = store.facts()
     queues = store.queues()
@@ -79,7 +78,7 @@ def doctor(store: Store, known_tasks: Iterable[str] | None = None) -> list[Findi
         _stuck(workers),
         _overdue(queues, workers),
         *_paused(queues),
-        _unknown(facts, store, known_tasks),
+        _unknown(facts),
         _failed(queues),
     ]
 
@@ -214,7 +213,7 @@ def _paused(queues: list[QueueRecord]) -> list[Finding]:
     ]
 
 
-def _unknown(facts: dict[str, Any], store: Store, known: Iterable[str] | None) -> Finding:
+def _unknown(facts: dict[str, Any]) -> Finding:
     unknown: dict[str, int] = facts["unknown_tasks"]
     if not unknown:
         return Finding("unknown tasks", "ok", "no job waits for a worker that knows its task")

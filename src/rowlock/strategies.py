@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
+from rowlock.errors import ConfigurationError
 from rowlock.job import Claim
 
 
@@ -116,4 +117,4 @@ def get_strategy(name: str) -> Strategy:
     try:
         return _STRATEGIES[name]
     except (KeyError, TypeError):
-        raise ValueError(f"unknown strategy {name!r}; valid ones are: {', '.join(NAMES)}") from None
+        raise ConfigurationError(f"unknown strategy {name!r}; valid ones are: {', '.join(NAMES)}") from None

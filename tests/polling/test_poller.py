@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rowlock import Fail, Poller, Retry, RetryLater, Rowlock
-from rowlock.polling import poller as polling
 from tests.eventually import eventually
 
 
@@ -272,5 +271,19 @@ def test_bad_options_are_refused(app: Rowlock, options: dict[str, Any]) -> None:
         Poller(app, **options)
 
 
-def test_looks_for_a_wake_up_are_rare_enough_to_be_free() -> None:
-    assert polling._LOOK_EVERY >= 0.01
+def test_without_a_commit_nothing_wakes(app: Rowlock, poller: Poller) -> None:
+    assert poller.claim() is None
+    assert poller.claim() is None  # by now its own registration is seen
+    assert not poller._changed()
+    enqueue(app)
+    assert poller._changed()
+
+
+def test_a_late_answer_about_an_earlier_incarnation_is_ignored(app: Rowlock, poller: Poller) -> None:
+    poller.claim()
+    poller._presence.declared_dead("somebody else")
+    poller.claim()
+    assert poller.worker_id == "w1"
+    poller._presence.declared_dead("w1")
+    poller.claim()
+    assert poller.worker_id != "w1"

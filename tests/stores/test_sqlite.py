@@ -241,6 +241,9 @@ def test_a_backup_is_a_whole_queue_and_never_overwrites(store: SqliteStore, tmp_
     copy.close()
     with pytest.raises(StoreError, match=r"exists already"):
         store.backup(target)
+    with pytest.raises(StoreError, match=r"the backup to .*nowhere.* failed"):
+        store.backup(str(tmp_path / "nowhere" / "copy.db"))
+    assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------
@@ -256,6 +259,7 @@ def test_a_database_without_our_tables_is_no_queue(store: SqliteStore, other: sq
     other.execute("CREATE TABLE mine (x)")
     with pytest.raises(StoreMissing, match="rowlock's tables are not"):
         store.open(create=False)
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)  # looked at, not touched
 
 
 def test_a_held_write_lock_is_called_busy(store: SqliteStore, other: sqlite3.Connection) -> None:

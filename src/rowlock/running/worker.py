@@ -167,7 +167,7 @@ class Worker:
         with suppress(StoreBusy):  # the loop goes on trying, and says so
             self.register()
         self.poller.running = True
-        log.info("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
+        log.debug("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
         try:
             wait = self.run_once()
             while not self._finished(until_empty):
@@ -358,4 +358,4 @@ class Worker:
             log.error("the last outcomes could not be written, their jobs will be rescued: %s", error)  # noqa: TRY400
         self.poller.running = False
         self.poller.close()
-        log.info("worker ended: %s", self._finisher.tally)
+        log.debug("worker ended: %s", self._finisher.tally)

@@ -84,6 +84,11 @@ class Connections:
         # FULL: NORMAL lost 500 of 500 acknowledged rows in a simulated power cut, FULL lost none.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA mmap_size = 0")
+        if not SAFE_AUTOCHECKPOINT:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+
+    def use_wal(self, connection: sqlite3.Connection) -> None:
+        """Turn the file to write-ahead logging; it stays so."""
         deadline = time.monotonic() + self._busy_timeout
         while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:
@@ -92,5 +97,3 @@ class Connections:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        if not SAFE_AUTOCHECKPOINT:
-            connection.execute("PRAGMA wal_autocheckpoint = 0")

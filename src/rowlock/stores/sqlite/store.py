@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import quote
 
 from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob
@@ -86,7 +87,7 @@ class SqliteStore(SqlReads, SqlStore):
 
     def __init__(self, path: str, *, busy_timeout: float = 5.0) -> None:
         self.path = path
-        self.url = f"sqlite:///{path}"
+        self.url = f"sqlite:///{quote(path)}"
         self._connections = Connections(path, busy_timeout)
         self._opened_in: int | None = None
         self._writes = 0
@@ -111,6 +112,7 @@ class SqliteStore(SqlReads, SqlStore):
             if facts is None:
                 raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
             schema.check(facts, self.path)
+            self._connections.use_wal(connection)
         self._opened_in = os.getpid()
 
     def upgrade(self) -> tuple[int, int]:
@@ -255,12 +257,18 @@ class SqliteStore(SqlReads, SqlStore):
         self.open(create=False)
         if os.path.exists(target):
             raise StoreError(f"{target} exists already; a backup never overwrites: name another file")
-        with self._explained():
-            copy = sqlite3.connect(target)
+        partial = f"{target}.partial"
+        try:
+            copy = sqlite3.connect(partial)
             try:
                 self._connections.get().backup(copy, pages=2048, sleep=0.001)
             finally:
                 copy.close()
+            os.replace(partial, target)
+        except (sqlite3.Error, OSError) as error:
+            with suppress(OSError):
+                os.remove(partial)
+            raise StoreError(f"the backup to {target} failed, nothing is left of it: {error}") from error
         return os.stat(target).st_size
 
 

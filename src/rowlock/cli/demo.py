@@ -1,0 +1,117 @@
+"""`rowlock demo`: a small real workload, written as a user of the library would write it.
+
+What it looks like while it runs is in `demo_display.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from typing import Annotated
+
+import typer
+
+from rowlock import Fail, JobContext, Retry, Rowlock
+from rowlock.cli import demo_display, target
+from rowlock.cli.failing import CommandFailed
+from rowlock.cli.options import examples
+from rowlock.insights import Stats
+
+commands = typer.Typer()
+
+_FEWEST = 10
+_MONTHS = 12
+
+
+@commands.command(rich_help_panel="Work", epilog=examples("rowlock demo", "rowlock demo --jobs 1000 -c 8"))
+def demo(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", metavar="NUMBER", help="How many jobs.")] = 300,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "--workers", "-c", metavar="NUMBER", help="How many at once.")
+    ] = 4,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database", "-d", metavar="URL", help="A new file; else one in the system's folder for such."
+        ),
+    ] = None,
+) -> None:
+    """See rowlock work: some hundred jobs on SQLite, some of which fail and are tried again."""
+    if jobs < _FEWEST:
+        raise typer.BadParameter(f"--jobs {jobs}: at least {_FEWEST} are needed")
+    if database is None:
+        database = os.path.join(tempfile.mkdtemp(prefix="rowlock-demo-"), "demo.db")
+    app = Rowlock(target.as_url(database), poll_interval=0.5)
+    if os.path.exists(target.address(app)):
+        raise CommandFailed(f"{target.address(app)} exists already; the demo needs a new file: name another")
+
+    worker = app.worker(concurrency=concurrency)
+    report = enqueue_workload(app, jobs)
+    began = time.monotonic()
+    with worker.background(), demo_display.display(jobs) as draw:
+        try:
+            while unfinished(stats := app.stats()):
+                draw(stats, app.job(report))
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            worker.stop(now=True)
+            raise
+        draw(stats, app.job(report))
+    took = time.monotonic() - began
+
+    retries = sum(minute.retried for minute in app.store.minutes(since=0))
+    came_back = next(
+        job.id for job in app.jobs(state="completed", task="send_mail", limit=1000) if job.failures
+    )
+    demo_display.summary(stats, retries, took, target.address(app), came_back)
+
+
+def unfinished(stats: Stats) -> int:
+    """How many jobs wait or run, also those that wait for their next attempt."""
+    return stats["scheduled"] + stats["queued"] + stats["running"]
+
+
+def enqueue_workload(app: Rowlock, jobs: int) -> int:
+    """Register the demo's tasks on the app and enqueue so many jobs; returns the id of the long one."""
+
+    @app.task(queue="images")
+    def resize(photo: int, milliseconds: int) -> str:
+        time.sleep(milliseconds / 1000)
+        return f"photo-{photo}-small.jpg"
+
+    @app.task(queue="mail", retry=Retry(max_attempts=4, backoff="constant", base=0.5))
+    def send_mail(ctx: JobContext, to: str, hangs_up: int) -> str:
+        time.sleep(0.02)
+        if ctx.attempt <= hangs_up:
+            raise ConnectionError(f"the mail server hung up (attempt {ctx.attempt})")
+        ctx.log("delivered", to=to, attempt=ctx.attempt)
+        return "delivered"
+
+    @app.task(queue="payments")
+    def charge_card(order: int) -> None:
+        raise Fail(f"order {order}: the card was declined")
+
+    @app.task(priority=50)
+    def yearly_report(ctx: JobContext) -> dict[str, int]:
+        for month in range(_MONTHS):
+            ctx.progress(month, _MONTHS, f"month {month + 1}")
+            time.sleep(0.4)
+        return {"pages": 12}
+
+    mails, cards = jobs // 5, max(1, jobs // 100)
+    luck = random.Random(jobs)  # noqa: S311 - the same demo each time
+    photos = jobs - mails - cards - 1
+    for priority in (-10, 0, 10):
+        resize.configure(priority=priority).enqueue_many(
+            {"photo": photo, "milliseconds": luck.choice((10, 30, 80, 120))}
+            for photo in range(1 + priority // 10, photos, 3)
+        )
+    # The first mail never gets through, the second at its second attempt.
+    hang_ups = [9, 1, *luck.choices((0, 0, 0, 1, 2), k=mails - 2)]
+    send_mail.enqueue_many(
+        {"to": f"customer-{number}@example.org", "hangs_up": times} for number, times in enumerate(hang_ups)
+    )
+    charge_card.enqueue_many({"order": order} for order in range(cards))
+    return yearly_report.enqueue().id

@@ -1,0 +1,39 @@
+"""How a command fails: one line on stderr that says what happened and what to do, and an exit code.
+
+Decides nothing about what is a failure; commands and the core do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rowlock.cli.show import visible
+
+ERROR, USAGE, TIMED_OUT = 1, 2, 124
+
+
+class CommandFailed(Exception):
+    """A command cannot do what was asked; the message is for the person at the keyboard."""
+
+    def __init__(self, message: str, code: int = ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def complain(message: object) -> None:
+    """Say on stderr, in one line, what went wrong."""
+    _line(f"rowlock: {message}")
+
+
+def note(message: object) -> None:
+    """Say something on stderr that is good to know and not a failure."""
+    _line(f"note: {message}")
+
+
+def _line(text: str) -> None:
+    one = visible(" ".join(text.split()))
+    try:
+        sys.stderr.write(one + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):  # nobody listens any more
+        pass

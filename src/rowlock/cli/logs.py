@@ -1,0 +1,57 @@
+"""How a worker's log lines look: text for people, JSON lines for machines, each with its job.
+
+Which lines there are is decided where they are written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+
+from rowlock.cli.show import visible
+from rowlock.running.context import JobLogFilter
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+FORMATS = ("text", "json")
+
+
+def configure(level: str, log_format: str) -> None:
+    """Send all log lines to stderr in this format; a later dictConfig of the user's replaces it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(JobLogFilter())
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class TextLines(logging.Formatter):
+    """`12:00:00.123 INFO shop [job 5 send, claim 1]: message`, followed by the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text for people."""
+        at = datetime.fromtimestamp(record.created).astimezone()
+        when = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+        job, task, claim = (getattr(record, name, None) for name in ("job", "task", "claim"))
+        run = f" [job {job} {task}, claim {claim}]" if job is not None else ""
+        error = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
+        return visible(f"{when} {record.levelname} {record.name}{run}: {record.getMessage()}{error}")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, job, task, claim, and the error if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "job": getattr(record, "job", None),
+            "task": getattr(record, "task", None),
+            "claim": getattr(record, "claim", None),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)

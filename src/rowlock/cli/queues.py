@@ -1,0 +1,163 @@
+"""`rowlock queues`, `pause`, `resume` and `workers`: how the queues stand, and who works on them.
+
+Lays out what the store says; counts nothing itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rowlock import Rowlock, get_strategy
+from rowlock.cli import show, target
+from rowlock.cli.failing import note
+from rowlock.cli.options import Database, Json, QueueName, examples
+from rowlock.job import QueueRecord, WorkerRecord
+
+commands = typer.Typer()
+queues_commands = typer.Typer(
+    invoke_without_command=True,
+    epilog=examples("rowlock queues", "rowlock queues set gpu --strategy LIFO"),
+)
+commands.add_typer(queues_commands, name="queues", rich_help_panel="Queues and workers")
+
+_WIDE = 120  # columns from which host, process and version have room beside the worker's id
+
+
+@queues_commands.callback()
+def queues(context: typer.Context, database: Database = None, json: Json = False) -> None:
+    """List the queues: how many jobs are in which state, paused or not, strategy."""
+    if context.invoked_subcommand is not None:
+        context.obj = database
+        return
+    app = target.queue_at(database)
+    records = app.store.queues()
+    if json:
+        show.print_json(records)
+        return
+    if not records:
+        show.console(stderr=True).print(f"no queues in {target.address(app)} yet", soft_wrap=True)
+        return
+    numbers = ("scheduled", "queued", "running", "failed")
+    rows = (
+        (
+            show.safe(record.name),
+            *(str(record.counts[state]) for state in numbers),
+            show.styled("paused") if record.paused else "",
+            record.strategy or "",
+            _age(record),
+        )
+        for record in records
+    )
+    show.out(show.table(("queue", *numbers, "paused", "strategy", "oldest due"), rows, right=numbers))
+
+
+def _age(record: QueueRecord) -> str:
+    if record.oldest_due is None:
+        return ""
+    return f"{show.duration((show.now() - record.oldest_due).total_seconds())} ago"
+
+
+@queues_commands.command(
+    "set",
+    epilog=examples("rowlock queues set gpu --strategy LIFO", "rowlock queues set gpu --strategy none"),
+)
+def set_queue(
+    context: typer.Context,
+    name: QueueName,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM; none leaves it to each worker."
+        ),
+    ],
+    database: Database = None,
+) -> None:
+    """Set the order in which all workers claim from a queue, also those that run already."""
+    wanted = None if strategy.lower() == "none" else get_strategy(as_strategy(strategy)).name
+    target.queue_at(database or context.obj).set_strategy(name, wanted)
+    order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
+    show.say(show.safe(f"jobs of queue {name} are now claimed {order}"))
+
+
+def as_strategy(text: str) -> str:
+    """A strategy's name as people type it: `weighted-random` is WEIGHTED_RANDOM."""
+    return text.upper().replace("-", "_")
+
+
+@commands.command(rich_help_panel="Queues and workers", epilog=examples("rowlock pause gpu"))
+def pause(name: QueueName, database: Database = None) -> None:
+    """Let nothing more be claimed from a queue; what runs goes on."""
+    _set_paused(name, database, paused=True)
+
+
+@commands.command(rich_help_panel="Queues and workers", epilog=examples("rowlock resume gpu"))
+def resume(name: QueueName, database: Database = None) -> None:
+    """Let jobs be claimed from a paused queue again."""
+    _set_paused(name, database, paused=False)
+
+
+def _set_paused(name: str, database: str | None, paused: bool) -> None:
+    app = target.queue_at(database)
+    before = _find(app, name)
+    (app.pause if paused else app.resume)(name)
+    word = "paused" if paused else "resumed"
+    if before is None:
+        note(f"queue {name} has no jobs yet")
+    elif before.paused == paused:
+        word = f"{'paused' if paused else 'not paused'} already"
+    waiting = before.counts["queued"] if before else 0
+    jobs = f"; {waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else ""
+    show.say(show.safe(f"queue {name}: {word}{jobs}"))
+
+
+def _find(app: Rowlock, name: str) -> QueueRecord | None:
+    return next((record for record in app.store.queues() if record.name == name), None)
+
+
+@commands.command(
+    rich_help_panel="Queues and workers", epilog=examples("rowlock workers", "rowlock workers --all --json")
+)
+def workers(
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """List the workers: who lives, on which queues, how much it runs."""
+    app = target.queue_at(database)
+    records = [one for one in app.store.workers() if everyone or one.dead_at is None]
+    if json:
+        show.print_json([_plain(one) for one in records])
+        return
+    if not records:
+        hint = "" if everyone else " now (--all shows those that ended); start one: rowlock worker module:app"
+        show.console(stderr=True).print(f"no workers{hint}", soft_wrap=True)
+        return
+    wide = ("host", "pid", "version") if show.console().width >= _WIDE else ()
+    columns = ("worker", "status", "running", "strategy", "last beat", *wide, "queues")
+    rows = (
+        (
+            show.safe(one.id),
+            show.styled(status(one)),
+            f"{one.running}/{one.concurrency}",
+            one.strategy,
+            f"{show.duration((show.now() - one.beat_at).total_seconds())} ago",
+            *((show.safe(one.host), str(one.pid), show.safe(one.version)) if wide else ()),
+            show.safe(", ".join(one.queues) or "all"),
+        )
+        for one in records
+    )
+    show.out(show.table(columns, rows, right=("running", "pid")))
+
+
+def status(worker: WorkerRecord) -> str:
+    """`alive`, `silent` (its lease has run out) or `stopped` (it said goodbye)."""
+    if worker.alive:
+        return "alive"
+    return worker.ended or "silent"
+
+
+def _plain(worker: WorkerRecord) -> dict[str, Any]:
+    return {**msgspec.to_builtins(worker), "status": status(worker)}

@@ -1,0 +1,225 @@
+"""How things look: consoles, tables, JSON, times, and text from elsewhere made safe for a terminal.
+
+Knows records and layout; asks no store anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rowlock.job import Job, State
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    Cell = str | Text
+
+_PIPE_WIDTH = 1_000  # a pipe has no edge: nothing is cut off for `grep` and `awk`
+_STYLES = {
+    "scheduled": "blue",
+    "queued": "cyan",
+    "running": "yellow",
+    "cancelling": "magenta",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "alive": "green",
+    "silent": "red",
+    "stopped": "dim",
+    "paused": "yellow",
+}
+_GAP = "  "
+_NARROWEST = 8
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@lru_cache(maxsize=2)
+def console(stderr: bool = False) -> Console:
+    """The console for stdout or stderr: colours and a width only if it is a terminal."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not made.is_terminal:
+        made.width = _PIPE_WIDTH
+    return made
+
+
+def say(text: str | Text) -> None:
+    """Print a sentence to stdout; long ones are left to the terminal to wrap."""
+    console().print(text, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print records or plain values as JSON: times in ISO 8601, nothing else on stdout."""
+    plain = msgspec.to_builtins(value)
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=encoding != "utf8") + "\n")
+
+
+def out(picture: RenderableType) -> None:
+    """Print a table or a picture to stdout; into a pipe without the spaces that fill up its lines."""
+    if console().is_terminal:
+        console().print(picture)
+        return
+    with console().capture() as capture:
+        console().print(picture)
+    console().file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[str] = ()) -> Text:
+    """A table without lines; on a narrow terminal the widest columns give way first (Rich cuts all alike)."""
+    from rich.text import Text
+
+    body = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    lines = [[Text(name, style="bold") for name in columns], *body]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > console().width and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    for line in lines:
+        for cell, width, name in zip(line, widths, columns, strict=True):
+            cell.truncate(width, overflow="ellipsis")
+            (cell.pad_left if name in right else cell.pad_right)(width - cell.cell_len)
+    whole = Text("\n").join(Text(_GAP).join(line) for line in lines)
+    whole.no_wrap, whole.overflow = True, "ellipsis"
+    return whole
+
+
+def styled(word: str) -> Text:
+    """A state's or a status's word in its colour."""
+    from rich.text import Text
+
+    return Text(word, style=style(word))
+
+
+def style(word: str) -> str:
+    """The colour of a state or a status."""
+    return _STYLES.get(word, "")
+
+
+def safe(text: object) -> Text:
+    """Text from elsewhere: no markup is read from it, and control characters are shown, not obeyed."""
+    from rich.text import Text
+
+    return Text(visible(str(text)))
+
+
+def visible(text: str) -> str:
+    """The text with its control characters spelled out; line ends and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def last_line(text: str | None) -> str:
+    """The last line of an error, which names the error itself."""
+    lines = (text or "").strip().splitlines()
+    return visible(lines[-1].strip()) if lines else ""
+
+
+# -- times ---------------------------------------------------------------------------------------
+
+
+def now() -> datetime:
+    """The present, in UTC."""
+    return datetime.now(timezone.utc)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its largest fitting unit: 0.3 s, 12 s, 5 min, 3 h, 2 d."""
+    if abs(seconds) < 10:
+        return f"{seconds:.1f} s"
+    for size, unit in _UNITS:
+        if abs(seconds) >= 2 * size or size == 1:
+            return f"{seconds / size:.0f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def moment(when: datetime) -> str:
+    """A moment in local time with its offset, and how far away it is."""
+    away = (now() - when).total_seconds()
+    there = f"{duration(away)} ago" if away >= 0 else f"in {duration(-away)}"
+    return f"{when.astimezone():%Y-%m-%d %H:%M:%S%z} ({there})"
+
+
+def clock(when: datetime) -> str:
+    """A moment in local time, with the day unless it is today."""
+    local = when.astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+# -- jobs ----------------------------------------------------------------------------------------
+
+
+def state_of(job: Job) -> str:
+    """The state's word as people see it: a running job that was asked to stop is `cancelling`."""
+    return "cancelling" if job.cancelling else str(job.state)
+
+
+def attempts(job: Job) -> str:
+    """How many attempts were begun, of how many."""
+    begun = job.failures + (job.state in (State.RUNNING, State.COMPLETED))
+    return f"{begun}" if job.max_attempts is None else f"{begun}/{job.max_attempts}"
+
+
+def progress_of(job: Job) -> str:
+    """The job's progress as text: `30% image 3`, `3 image 3`, or nothing."""
+    if job.progress is None:
+        return ""
+    done, total, words = job.progress.done, job.progress.total, visible(job.progress.note)
+    number = f"{done / total:.0%}" if total else f"{done:g}"
+    return f"{number} {words}".strip().replace("\n", " ")
+
+
+def record(job: Job, **more: Any) -> dict[str, Any]:
+    """The job as plain values for JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(job)
+    plain.pop("is_new")
+    return {**plain, "cancelling": job.cancelling, **more}
+
+
+# -- commands to copy ----------------------------------------------------------------------------
+
+
+def program() -> str:
+    """How this program was called, for commands that can be copied: `rowlock`, or the way to it."""
+    called, found = sys.argv[0], shutil.which("rowlock")
+    if os.path.basename(called) == "__main__.py":
+        return f"{_relative(sys.executable)} -m rowlock"
+    if found and _folder(found) == _folder(called):
+        return "rowlock"
+    return _relative(called)
+
+
+def command(*words: str) -> str:
+    """A command line that can be copied into a shell."""
+    return " ".join([program(), *map(_quoted, words)])
+
+
+def _folder(path: str) -> str:
+    return os.path.dirname(os.path.realpath(path))
+
+
+def _relative(path: str) -> str:
+    try:
+        short = os.path.relpath(path)
+    except ValueError:  # another drive
+        short = path
+    return _quoted(min(short, path, key=len))
+
+
+def _quoted(word: str) -> str:
+    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)

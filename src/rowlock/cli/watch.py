@@ -1,0 +1,118 @@
+"""`rowlock watch`: follows one job until it ends, with a progress bar on a terminal and lines elsewhere.
+
+Its exit code says how the job ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowlock import Job, Rowlock
+from rowlock.cli import show, target
+from rowlock.cli.failing import TIMED_OUT, CommandFailed
+from rowlock.cli.options import Database, JobId, Json, examples
+from rowlock.task import check_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+commands = typer.Typer()
+
+_LOOK_EVERY = 0.2
+
+
+@commands.command(
+    rich_help_panel="Jobs", epilog=examples("rowlock watch 42", "rowlock watch 42 --timeout 60 || echo no")
+)
+def watch(
+    id: JobId,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Give up after so long, with exit code 124.")
+    ] = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Follow a job until it ends; exit code 0 if it completed, 1 if it failed or was cancelled."""
+    check_seconds("--timeout", timeout)
+    app = target.queue_at(database)
+    looks = _looks(app, id, timeout)
+    if json:
+        *_, last = looks
+    elif show.console().is_interactive:
+        last = _with_bar(looks)
+    else:
+        last = _with_lines(looks)
+    if not last.state.final:
+        raise CommandFailed(f"job {id} ({last.task}) is still {last.state} after {timeout:g} s", TIMED_OUT)
+    if json:
+        show.print_json(show.record(last))
+    else:
+        show.say(show.safe(_ending(last)))
+    raise typer.Exit(0 if last.state == "completed" else 1)
+
+
+def _looks(app: Rowlock, id: int, timeout: float | None) -> Iterator[Job]:
+    """The job, again and again, until it has ended or the time is up."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        job = app.job(id)
+        yield job
+        left = None if deadline is None else deadline - time.monotonic()
+        if job.state.final or (left is not None and left <= 0):
+            return
+        time.sleep(_LOOK_EVERY if left is None else min(_LOOK_EVERY, left))
+
+
+def _with_lines(looks: Iterator[Job]) -> Job:
+    said, job = "", None
+    for job in looks:
+        line = f"job {job.id} ({job.task}): {show.state_of(job)} {show.progress_of(job)}".rstrip()
+        if line != said and not job.state.final:
+            show.say(show.safe(line))
+            show.console().file.flush()
+        said = line
+    assert job is not None
+    return job
+
+
+def _with_bar(looks: Iterator[Job]) -> Job:
+    job = None
+    with _bar() as bar:
+        row = bar.add_task("", total=None, state="", words="")
+        for job in looks:
+            progress = job.progress
+            bar.update(
+                row,
+                description=f"job {job.id} {show.visible(job.task)}",
+                state=show.state_of(job),
+                words=show.visible(progress.note) if progress else "",
+                completed=progress.done if progress else 0,
+                total=(progress.total or None) if progress else None,
+            )
+    assert job is not None
+    return job
+
+
+def _bar() -> Progress:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[state]}", style="bold", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+        console=show.console(),
+        transient=True,
+    )
+
+
+def _ending(job: Job) -> str:
+    took = show.duration(((job.finished_at or show.now()) - job.created_at).total_seconds())
+    line = f"job {job.id} ({job.task}) {job.state} after {took}"
+    return f"{line}: {show.last_line(job.error)}" if job.error and job.state != "completed" else line

@@ -1,0 +1,114 @@
+"""`rowlock worker`: runs an app's jobs in the foreground until it is told to stop.
+
+Sets up the log and says who works; the work itself is `rowlock.running`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from rowlock import Rowlock
+from rowlock.cli import logs, show, target
+from rowlock.cli.failing import note
+from rowlock.cli.options import examples
+from rowlock.cli.queues import as_strategy
+from rowlock.running.worker import Worker
+
+commands = typer.Typer()
+log = logging.getLogger("rowlock.cli")
+
+_TASKS_NAMED = 8
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock worker shop:app",
+        "rowlock worker shop:app --queue gpu --queue cpu --concurrency 2 --until-empty",
+    ),
+)
+def worker(
+    app: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:APP",
+            show_default=False,
+            help="Where the Rowlock is. Else: ROWLOCK_APP, or app in pyproject.toml's \\[tool.rowlock].",
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue", "-q", metavar="NAME", help="Take jobs from this queue only; may be repeated."
+        ),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM.")
+    ] = "PRIORITY",
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", metavar="NUMBER", help="Jobs at once; else ROWLOCK_CONCURRENCY, or 4."
+        ),
+    ] = None,
+    pool: Annotated[str, typer.Option(metavar="KIND", help="What runs the jobs: thread.")] = "thread",
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End when nothing is due or running.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(metavar="ID", help="The worker's id; else host, process and a random part.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="text or json (one object per line).")
+    ] = "text",
+) -> None:
+    """Run an app's jobs. The first Ctrl-C (or SIGTERM) finishes what runs, the second stops at once."""
+    logs.configure(
+        _one_of("--log-level", log_level, logs.LEVELS), _one_of("--log-format", log_format, logs.FORMATS)
+    )
+    where, rowlock = target.the_app(app)
+    made = rowlock.worker(
+        queues=queue or (), strategy=as_strategy(strategy), concurrency=concurrency, pool=pool, worker_id=name
+    )
+    if not rowlock.tasks:
+        note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
+    id = made.register()
+    _announce(_introduction(made, rowlock, queue or ()), log_format)
+    tally = made.run(until_empty=until_empty)
+    done = ", ".join(
+        f"{getattr(tally, word)} {word}" for word in tally.__struct_fields__ if getattr(tally, word)
+    )
+    _announce(f"worker {id} ended: {done or 'nothing to do'}", log_format)
+    if made.stopped_now:
+        raise typer.Exit(128 + (made.stopped_by or signal.SIGINT))
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value.lower() not in allowed:
+        raise typer.BadParameter(f"{option} {value!r}: must be one of {', '.join(allowed)}")
+    return value.lower()
+
+
+def _introduction(made: Worker, rowlock: Rowlock, queues: Sequence[str]) -> str:
+    tasks = sorted(rowlock.tasks)
+    more = f" and {len(tasks) - _TASKS_NAMED} more" if len(tasks) > _TASKS_NAMED else ""
+    return (
+        f"worker {made.id} takes jobs from {', '.join(queues) or 'all queues'} of {target.address(rowlock)}, "
+        f"{made.concurrency} at once, by {made.strategy}; "
+        f"tasks: {', '.join(tasks[:_TASKS_NAMED]) or 'none'}{more}"
+    )
+
+
+def _announce(line: str, log_format: str) -> None:
+    """Say it on stdout, or in the log where every line has to be JSON."""
+    if log_format.lower() == "json":
+        log.info(line)
+        return
+    show.say(show.safe(line))
+    show.console().file.flush()

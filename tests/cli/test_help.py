@@ -1,0 +1,88 @@
+"""Every command's help, usage errors, the version, pipes and interrupts."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rowlock import Rowlock, __version__
+from rowlock.cli import cli, run
+from tests.cli.commands import CommandLine
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(cli)))
+PROMISED = (
+    "worker enqueue jobs job watch cancel retry queues pause resume workers init upgrade backup doctor demo"
+)
+
+
+def test_all_promised_commands_are_there() -> None:
+    assert {path[0] for path in ALL} == set(PROMISED.split())
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_has_help_with_an_example_that_it_understands(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*path, "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert f"Usage: rowlock {' '.join(path)}" in help_text
+    assert f"Example: rowlock {' '.join(path)}" in help_text
+    assert "\x1b" not in help_text
+
+    for line in (
+        ALL[path].epilog.replace("Example: ", "").replace("Or: ", "").replace("\\[", "[").split("\n\n")
+    ):
+        words = shlex.split(line.split(" | ")[0].split(" || ")[0])
+        assert words[0] == "rowlock"
+        command = max((known for known in ALL if words[1 : 1 + len(known)] == list(known)), key=len)
+        ALL[command].make_context("example", words[1 + len(command) :])  # raises if it cannot be parsed
+
+
+def test_help_and_version_and_wrong_words(rowlock: CommandLine) -> None:
+    assert rowlock("--version").out == f"rowlock {__version__}\n"
+    assert "Usage: rowlock [OPTIONS] COMMAND" in rowlock().out
+    assert rowlock.refused_here("jbos", code=2).startswith("no such command 'jbos'")
+    assert rowlock.refused_here("jobs", "--stat", "failed", code=2).startswith("no such option: --stat")
+    assert rowlock.refused_here("job", code=2) == "missing argument 'ID'; see rowlock job --help"
+
+
+def test_the_installed_script_is_the_same_program(rowlock: CommandLine) -> None:
+    script = shutil.which("rowlock", path=str(Path(sys.executable).parent))
+    assert script is not None
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == rowlock("--version").out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGPIPE and no SIGINT to send on Windows")
+def test_a_reader_that_has_enough_and_an_interrupt_end_a_command_quietly(
+    rowlock: CommandLine, shop: Rowlock
+) -> None:
+    shop.enqueue("add", {"text": "x" * 500_000})
+    for words in (["--json"], ["--limit", "1"]):  # more than fits into a buffer, and less
+        with rowlock.start("jobs", *words, "-d", "jobs.db") as jobs:
+            assert jobs.process.stdout is not None
+            jobs.process.stdout.close()  # long before it has anything to say
+            assert jobs.process.wait(timeout=30) == 1
+            assert jobs.err == ""
+    with rowlock.start("watch", "1", "-d", "jobs.db") as watch:
+        assert watch.process.stdout is not None
+        assert watch.process.stdout.readline() == "job 1 (add): queued\n"
+        watch.signal("SIGINT")
+        assert watch.ends()[0] == 130
+        assert watch.err == ""

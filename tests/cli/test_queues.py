@@ -1,0 +1,59 @@
+"""`rowlock queues`, `pause`, `resume` and `workers`."""
+
+from __future__ import annotations
+
+from rowlock import Rowlock
+from tests.cli.commands import CommandLine
+from tests.eventually import eventually
+
+DATABASE = ("--database", "jobs.db")
+
+
+def test_queues_are_listed_paused_resumed_and_given_a_strategy(rowlock: CommandLine, shop: Rowlock) -> None:
+    shop.enqueue("add", queue="gpu")
+    shop.enqueue("add", queue="mail", delay=1000)
+    assert rowlock.here("pause", "gpu", *DATABASE).out == "queue gpu: paused; 1 job waits\n"
+    assert rowlock.here("queues", "set", "gpu", "--strategy", "weighted-random", *DATABASE).out == (
+        "jobs of queue gpu are now claimed by WEIGHTED_RANDOM\n"
+    )
+    header, gpu, mail = rowlock("queues", *DATABASE).out.splitlines()
+    assert header.split()[:5] == ["queue", "scheduled", "queued", "running", "failed"]
+    assert gpu.split()[:7] == ["gpu", "0", "1", "0", "0", "paused", "WEIGHTED_RANDOM"] and gpu.endswith(
+        "s ago"
+    )
+    assert mail.split() == ["mail", "1", "0", "0", "0"]
+
+    assert rowlock.here("resume", "gpu", *DATABASE).out == "queue gpu: resumed; 1 job waits\n"
+    assert "not paused already" in rowlock.here("resume", "gpu", *DATABASE).out
+    assert "each worker's own" in rowlock.here("queues", *DATABASE, "set", "gpu", "--strategy", "none").out
+    first = rowlock.here("queues", *DATABASE, "--json").json[0]
+    assert (first["name"], first["paused"], first["strategy"]) == ("gpu", False, None)
+    assert first["counts"]["queued"] == 1
+
+    new = rowlock.here("pause", "new", *DATABASE)
+    assert new.err == "note: queue new has no jobs yet\n" and new.out == "queue new: paused\n"
+    assert "valid ones are: FIFO" in rowlock.refused_here(
+        "queues", "set", "gpu", "--strategy", "best", *DATABASE
+    )
+    assert "printable text" in rowlock.refused_here("pause", "a\nb", *DATABASE)
+
+
+def test_workers_are_listed_while_they_live_and_with_all_afterwards(
+    rowlock: CommandLine, shop: Rowlock
+) -> None:
+    assert "no queue at" in rowlock.refused_here("workers", *DATABASE)
+    shop.store.open()
+    assert rowlock.here("workers", *DATABASE).err.startswith("no workers now (--all shows those that ended)")
+    with rowlock.start("worker", "shop:queue", "--name", "w1", "-q", "gpu", "-c", "3"):
+        eventually(shop.store.workers)
+        header, line = rowlock.here("workers", *DATABASE).out.splitlines()
+        assert header.split()[:4] == ["worker", "status", "running", "strategy"]
+        assert line.split()[:4] == ["w1", "alive", "0/3", "PRIORITY"] and line.endswith("gpu")
+        (worker,) = rowlock.here("workers", *DATABASE, "--json").json
+        assert (worker["id"], worker["status"], worker["queues"]) == ("w1", "alive", ["gpu"])
+        assert "add" in worker["tasks"]
+    rowlock("worker", "shop:queue", "--name", "w2", "--until-empty")
+    everyone = rowlock.here("workers", *DATABASE, "--all", "--json").json
+    assert {one["id"]: one["status"] for one in everyone}["w2"] == "stopped"
+    still_there = rowlock.here("workers", *DATABASE, "--json").json
+    assert [one["id"] for one in still_there] == ["w1"]  # it was killed and said no goodbye
