@@ -325,6 +325,11 @@ class Rowlock:
         return Retention(self.settings.keep_completed_days * _DAY, self.settings.keep_failed_days * _DAY)
 
     @property
+    def failed_after(self) -> float:
+        """After how many seconds a job that is still queued or running fails; 0: never."""
+        return self.settings.failed_after
+
+    @property
     def max_payload_bytes(self) -> int:
         """The largest size of arguments and results, as JSON."""
         return self.settings.max_payload_bytes

@@ -15,6 +15,8 @@ from rowlock.stores.base import Rescue, Retention, Store
 log = logging.getLogger("rowlock.upkeep")
 
 _BATCH = 1_000
+_HEAD = 20  # jobs at the head of each priority level that are looked at
+_OVERDUE_EVERY = 1.0
 _PRUNE_EVERY = 60.0
 _PRUNE_PAUSE = 0.1
 _RECORDS_KEPT = 30 * 86_400.0
@@ -27,6 +29,7 @@ class Done(msgspec.Struct, frozen=True):
     promoted: int = 0
     expired: int = 0
     pruned: int = 0
+    overdue: int = 0
     rescue: Rescue = Rescue()
     next_in: float = _LONGEST
 
@@ -34,10 +37,11 @@ class Done(msgspec.Struct, frozen=True):
 class Upkeep:
     """The upkeep of one store, done by one worker."""
 
-    def __init__(self, store: Store, *, lease: float, keep: Retention) -> None:
+    def __init__(self, store: Store, *, lease: float, keep: Retention, failed_after: float = 0.0) -> None:
         self._store = store
         self._lease = lease
         self._keep = keep
+        self._failed_after = failed_after
         self._prune_at = 0.0
         self._prune_after = 0
 
@@ -54,6 +58,7 @@ class Upkeep:
                 rescue.failed,
                 rescue.cancelled,
             )
+        overdue = self._store.fail_overdue(self._failed_after, _HEAD, now) if self._failed_after else 0
         pruned = self._prune(now)
         self._store.checkpoint()
         if self._prune_after:  # in the middle of a pass
@@ -62,12 +67,13 @@ class Upkeep:
             rescue.waited
         ):  # our own beat is old: everyone may have been frozen, so beat first and look again
             next_in = self._lease / 6
-        elif promoted == _BATCH or expired == _BATCH:
+        elif overdue or promoted == _BATCH or expired == _BATCH:
             next_in = 0.0
         else:
             needed = self._store.next_needed(worker, now)
-            next_in = _LONGEST if needed is None else min(needed, _LONGEST)
-        return Done(promoted, expired, pruned, rescue, next_in)
+            longest = _OVERDUE_EVERY if self._failed_after else _LONGEST
+            next_in = longest if needed is None else min(needed, longest)
+        return Done(promoted, expired, pruned, overdue, rescue, next_in)
 
     def _prune(self, now: float | None) -> int:
         moment = time.time() if now is None else now

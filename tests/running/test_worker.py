@@ -245,7 +245,7 @@ def test_a_run_over_its_timeout_is_told_at_its_next_call(app: Rowlock) -> None:
     app.worker().run(until_empty=True)
     found = app.job(job.id)
     assert (found.state, found.error_kind) == ("failed", "timeout")
-    assert "timeout of 0.05 s" in str(found.error)
+    assert found.error == "it ran longer than its timeout of 0.05 s"  # told, not given up on
 
 
 def test_a_run_that_ignores_its_timeout_is_given_up_and_its_place_is_free(app: Rowlock) -> None:
@@ -537,6 +537,30 @@ def test_stop_now_gives_back_what_runs_and_refuses_its_late_result(app: Rowlock)
     leave.set()
     assert left.wait(10)
     assert app.job(job.id).state == "queued"
+
+
+def test_a_worker_can_run_again_after_it_was_stopped(app: Rowlock) -> None:
+    work = app.task(name="work")(lambda: 1)
+    worker = app.worker()
+    for _ in range(2):
+        job = work.enqueue()
+        with worker.background():
+            assert app.result(job.id, timeout=10) == 1
+
+
+def test_reports_that_could_not_be_written_are_kept_for_the_next_time() -> None:
+    from rowlock.running.context import local_context
+
+    context = local_context("t")
+    context.progress(1)
+    context.log("one")
+    report = context.take_report()
+    assert report is not None
+    context.log("two")
+    context.give_back(report)
+    again = context.take_report()
+    assert again is not None and again.progress == report.progress
+    assert [line.message for line in again.lines] == ["one", "two"]
 
 
 def test_an_error_in_a_background_worker_reaches_its_owner(app: Rowlock) -> None:

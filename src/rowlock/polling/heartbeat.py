@@ -72,6 +72,8 @@ class Heartbeat:
             if not self._failing:
                 log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
             self._failing = True
+        except Exception:  # a heartbeat that stops would cost the worker all of its claims
+            log.exception("the heartbeat goes on after an error")
         else:
             self._failing = False
 

@@ -46,6 +46,11 @@ class Host(PresenceHost, Protocol):
         ...
 
     @property
+    def failed_after(self) -> float:
+        """After how many seconds a job that is still queued or running fails; 0: never."""
+        ...
+
+    @property
     def max_payload_bytes(self) -> int:
         """The largest size of arguments and results, as JSON."""
         ...
@@ -230,7 +235,12 @@ class Poller:
         """Do the store's upkeep if it is time; returns the seconds until it is needed again."""
         self._presence.ensure()
         if self._upkeep is None:
-            self._upkeep = Upkeep(self._app.store, lease=self._app.lease, keep=self._app.retention)
+            self._upkeep = Upkeep(
+                self._app.store,
+                lease=self._app.lease,
+                keep=self._app.retention,
+                failed_after=self._app.failed_after,
+            )
         moment = time.monotonic()
         if moment >= self._upkeep_at:
             done = self._upkeep.run_once(self.worker_id)

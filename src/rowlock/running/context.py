@@ -115,6 +115,12 @@ class JobContext:
             self._progress, self._lines = None, []
             return report
 
+    def give_back(self, report: Report) -> None:
+        """Keep a report that could not be written for the next time."""
+        with self._lock:
+            self._progress = self._progress or report.progress
+            self._lines = [*report.lines, *self._lines][-_MAX_BUFFERED:]
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make this the context that log lines of the current thread carry."""

@@ -94,7 +94,9 @@ class Worker:
         self._finisher = Finisher()
         self._runs: dict[tuple[int, int], Run] = {}
         self._settling = threading.Lock()
+        self._reporting = threading.Lock()
         self._stop = self._stop_now = False
+        self.stopped_now = False  # True after a run that was told to end at once
         self.stopped_by: int | None = None  # the number of the last signal
         self._said = False
         self._looked_at = 0.0
@@ -153,11 +155,6 @@ class Worker:
         """Register this incarnation now rather than with the first claim; returns its id."""
         self._presence.ensure()
         return self.id
-
-    @property
-    def stopped_now(self) -> bool:
-        """True if it was told to end at once."""
-        return self._stop_now
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -264,7 +261,9 @@ class Worker:
         self._settle(run, outcome)
 
     def _settle(self, run: Run, outcome: Outcome) -> None:
-        self._finisher.add(outcome, run.context.take_report())
+        with self._reporting:  # what the heartbeat has in hand is written before the claim ends
+            report = run.context.take_report()
+        self._finisher.add(outcome, report)
         self._runs.pop((run.claim.id, run.claim.claim), None)
         self.poller.ring()
 
@@ -300,8 +299,14 @@ class Worker:
         runs = list(self._runs.values())
         if not runs:
             return
-        reports = [report for run in runs if (report := run.context.take_report())]
-        self._app.store.report(reports)
+        with self._reporting:
+            taken = [(run.context, report) for run in runs if (report := run.context.take_report())]
+            try:
+                self._app.store.report([report for _, report in taken])
+            except StoreError:
+                for context, report in taken:
+                    context.give_back(report)
+                raise
         for key in self._app.store.cancel_requests(self.poller.worker_id):
             run = self._runs.get(key)
             if run is not None:
@@ -356,6 +361,7 @@ class Worker:
                 self._finisher.delivered(got.lost)
         except StoreError as error:
             log.error("the last outcomes could not be written, their jobs will be rescued: %s", error)  # noqa: TRY400
+        self.stopped_now, self._stop, self._stop_now = self._stop_now, False, False  # it may run again
         self.poller.running = False
         self.poller.close()
         log.debug("worker ended: %s", self._finisher.tally)

@@ -129,6 +129,10 @@ class Store(Protocol):
         """Fail waiting jobs that are past their deadline to start; returns how many."""
         ...
 
+    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
+        """Fail jobs still queued or running `age` seconds after they were first due; returns how many."""
+        ...
+
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Delete old finished jobs of one page of ids; returns (deleted, last id of the page; 0: the end)."""
         ...

@@ -145,6 +145,14 @@ SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state 
 UPDATE rowlock_jobs SET state = 'failed', finished_at = {now}, error_kind = 'expired', error = :error, alone = 0
 WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued')
 
+-- name: overdue_running
+SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age}
+
+-- name: fail_overdue
+UPDATE rowlock_jobs
+SET state = 'failed', finished_at = {now}, error_kind = 'overdue', error = :error, alone = 0
+WHERE id = :id AND claim = :claim AND state IN ('queued', 'running')
+
 -- name: alone_waiting
 SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
 

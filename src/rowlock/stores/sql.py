@@ -154,6 +154,25 @@ class SqlStore(ABC):
                 add_history(tx, job, claim, "expired", error=DEADLINE_PASSED, error_kind="expired")
             return len(expired)
 
+    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
+        with self._read(now) as db:
+            overdue = db.rows("overdue_running", age=age)
+            queue = ""
+            while (queue := db.row("next_queue", after=queue)[0]) is not None:
+                overdue += db.rows("overdue_queued", age=age, queue=queue, count=most)
+        if not overdue:
+            return 0
+        error = f"it was not done within {age:g} s of being due (FAILED_JOB_TIMEOUT_SECONDS)"
+        with self._write(now) as tx:
+            failed = [
+                (job, claim)
+                for job, claim in overdue
+                if tx.run("fail_overdue", id=job, claim=claim, error=error)
+            ]
+            for job, claim in failed:
+                add_history(tx, job, claim, "failed", error=error, error_kind="overdue")
+        return len(failed)
+
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         with self._read(now) as db:
             page = db.rows("prune_page", after=after, most=most)

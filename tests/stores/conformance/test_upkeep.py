@@ -56,6 +56,30 @@ def test_waiting_jobs_expire_and_running_ones_do_not(store: Store) -> None:
         )
 
 
+def test_jobs_that_are_not_done_long_after_they_were_due_fail(store: Store) -> None:
+    who = worker(store, now=NOW)
+    (running,) = add(store, now=NOW)
+    claim = take(store, who, now=NOW)[0]
+    queued = add(store, 45, priority=-3, now=NOW)
+    (scheduled,) = add(store, delay=500.0, now=NOW)
+    (young,) = add(store, now=NOW + 50)
+    assert store.fail_overdue(120.0, 20, now=NOW + 119) == 0
+    assert [store.fail_overdue(120.0, 20, now=NOW + 121) for _ in range(4)] == [21, 20, 5, 0]
+    for id in (running, *queued):
+        assert (state(store, id), job(store, id).error_kind) == ("failed", "overdue")
+    assert (state(store, scheduled), state(store, young)) == ("scheduled", "queued")
+    assert not end(store, claim)
+
+
+def test_a_retry_does_not_start_the_long_clock_again(store: Store) -> None:
+    who = worker(store, now=NOW)
+    (id,) = add(store, now=NOW)
+    end(store, take(store, who, now=NOW)[0], Ending.RETRY, delay=100.0, now=NOW)
+    store.promote(1, now=NOW + 100)
+    assert store.fail_overdue(120.0, 20, now=NOW + 121) == 1
+    assert state(store, id) == "failed"
+
+
 def test_the_next_moment_is_the_earliest_of_due_and_deadline(store: Store) -> None:
     me = worker(store, now=NOW)
     add(store, delay=50.0, now=NOW)
@@ -106,9 +130,13 @@ def test_one_round_of_upkeep_does_all_of_it_and_says_when_the_next_is_needed(sto
     add(store, delay=90.0, now=NOW)
     add(store, expires=5.0, now=NOW)
     add(store, delay=130.0, now=NOW)
+    add(store, now=NOW - 900)
+    upkeep = Upkeep(store, lease=60.0, keep=WEEK, failed_after=800.0)
+    done = upkeep.run_once(me, now=NOW + 100)
+    assert (done.promoted, done.expired, done.overdue, done.rescue.workers) == (1, 1, 1, ["silent"])
+    assert done.next_in == 0
     upkeep = Upkeep(store, lease=60.0, keep=WEEK)
     done = upkeep.run_once(me, now=NOW + 100)
-    assert (done.promoted, done.expired, done.rescue.workers) == (1, 1, ["silent"])
     assert done.next_in == pytest.approx(30)
     assert upkeep.run_once(me, now=NOW + 101).promoted == 0
 
