@@ -20,7 +20,7 @@ from rowlock.errors import (
 from rowlock.job import Claim, Ending, Job, Outcome, Progress, State
 from rowlock.polling.poller import Poller
 from rowlock.retry import Retry
-from rowlock.running.context import JobContext
+from rowlock.running.context import JobContext, JobLogFilter
 from rowlock.strategies import get_strategy
 from rowlock.task import Task
 
@@ -35,6 +35,7 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobFailed",
+    "JobLogFilter",
     "JobNotFound",
     "Outcome",
     "Poller",

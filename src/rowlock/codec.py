@@ -33,8 +33,8 @@ def encode(value: Any, what: str, limit: int) -> str:
         raise InvalidPayload(f"{what} cannot be stored as JSON: {error}") from None
     if len(raw) > limit:
         raise InvalidPayload(
-            f"{what} takes {len(raw):,} bytes as JSON, the limit is {limit:,}; store the data elsewhere and "
-            "pass a reference to it, or raise ROWLOCK_MAX_PAYLOAD_BYTES"
+            f"{what}: {len(raw):,} bytes as JSON, the limit is {limit:,}; store the data elsewhere and pass "
+            "a reference to it, or raise ROWLOCK_MAX_PAYLOAD_BYTES"
         )
     return raw.decode()
 

@@ -166,7 +166,10 @@ def _workers(workers: list[WorkerRecord], queues: list[QueueRecord]) -> Finding:
     waiting = sum(queue.counts[State.QUEUED] for queue in queues)
     level: Literal["warning", "note"] = "warning" if waiting else "note"
     return Finding(
-        "workers", level, f"no worker is alive, {waiting} jobs wait", "start one: rowlock worker module:app"
+        "workers",
+        level,
+        f"no worker is alive; {_jobs(waiting)} waiting",
+        "start one: rowlock worker module:app",
     )
 
 
@@ -178,7 +181,7 @@ def _stuck(workers: list[WorkerRecord]) -> Finding:
     return Finding(
         "stuck jobs",
         "warning",
-        f"{jobs} running jobs belong to silent workers: {', '.join(worker.id for worker in silent)}",
+        f"{_jobs(jobs)} running under silent workers: {', '.join(worker.id for worker in silent)}",
         "any living worker takes them back within a second; start one: rowlock worker module:app",
     )
 
@@ -205,7 +208,7 @@ def _paused(queues: list[QueueRecord]) -> list[Finding]:
         Finding(
             "paused queues",
             "note",
-            f"queue {queue.name} is paused with {queue.counts[State.QUEUED]} jobs waiting",
+            f"queue {queue.name} is paused; {_jobs(queue.counts[State.QUEUED])} waiting",
             f"rowlock resume {queue.name}",
         )
         for queue in queues
@@ -233,6 +236,10 @@ def _failed(queues: list[QueueRecord]) -> Finding:
     return Finding(
         "failed jobs",
         "note",
-        f"{failed} jobs failed",
+        f"{_jobs(failed)} failed",
         "look: rowlock jobs --state failed; again: rowlock retry ID",
     )
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

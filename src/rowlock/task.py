@@ -196,7 +196,13 @@ class Enqueuer(Generic[P]):
 
         Every call is checked before the first is written. Long lists are written a few thousand at a time.
         """
-        jobs = [self._new_job(self._bound(call)) for call in calls]
+        jobs = []
+        for number, call in enumerate(calls):
+            try:
+                jobs.append(self._new_job(self._bound(call)))
+            except TypeError as error:  # InvalidPayload is one, too
+                error.args = (f"{error} (call {number} of the list; nothing was enqueued)",)
+                raise
         ids: list[int] = []
         for start in range(0, len(jobs), _CHUNK):
             try:

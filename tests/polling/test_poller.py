@@ -216,6 +216,28 @@ def test_a_busy_database_is_a_counted_empty_poll_with_one_line(
     app.close()
 
 
+def test_a_database_that_is_busy_when_a_job_ends_gets_its_outcome_later(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.05)
+    poller = Poller(app)
+    ids = [enqueue(app) for _ in range(2)]
+    blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+
+    def block(claim: Any) -> str:
+        blocker.execute("BEGIN IMMEDIATE")
+        return "done"
+
+    for id, deliver in zip(ids, (poller.claim, poller.close), strict=True):
+        assert poller.poll_once(block)
+        assert app.job(id).state == "running"
+        blocker.execute("ROLLBACK")
+        held = deliver()
+        assert app.result(id, timeout=0) == "done"
+        if held is not None:
+            held.release()
+    blocker.close()
+    app.close()
+
+
 def test_the_strategy_can_be_changed_between_polls(app: Rowlock, poller: Poller) -> None:
     first, second, third = enqueue(app), enqueue(app, priority=9), enqueue(app)
     order = []

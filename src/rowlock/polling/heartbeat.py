@@ -42,7 +42,7 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._last = time.monotonic()
-        self._failing = False
+        self._failing = self._told_late = False
 
     def start(self) -> None:
         """Begin to beat; the worker's row is fresh at this moment."""
@@ -79,7 +79,8 @@ class Heartbeat:
 
     def _beat(self, moment: float) -> None:
         late = moment - self._last - self._interval
-        if late > self._interval:
+        if late > self._interval and not self._told_late:
+            self._told_late = True
             log.warning(
                 "the heartbeat is %.1f s late; something held the interpreter or the database. Running: %s",
                 late,
@@ -87,6 +88,6 @@ class Heartbeat:
             )
         worker = self._worker()
         alive = self._store.beat(worker, self._strategy())
-        self._last = moment
+        self._last, self._told_late = moment, False
         if not alive:
             self._on_death(worker)

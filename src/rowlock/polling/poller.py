@@ -92,6 +92,7 @@ class Poller:
         self._upkeep: Upkeep | None = None
         self._upkeep_at = self._upkeep_needed_at = 0.0
         self._last_queue = ""
+        self._owed: list[Outcome] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in a signal handler
         self._seen: int | None = None
         self._stopped = False
@@ -118,6 +119,9 @@ class Poller:
 
     def claim(self) -> HeldClaim | None:
         """Claim one job, or return None if there is none (or the database is busy: counted and logged)."""
+        return self._claim(self._settle)
+
+    def _claim(self, settle: Callable[[Outcome], bool]) -> HeldClaim | None:
         try:
             self.keep_up()
             got = self.exchange(1)
@@ -132,11 +136,11 @@ class Poller:
         plain = got.claims[0]
         fields = {name: getattr(plain, name) for name in Claim.__struct_fields__}
         retry = self._app.retry_policy(plain.task) or DEFAULT
-        return HeldClaim(**fields, settle=self._settle, retry=retry, limit=self._app.max_payload_bytes)
+        return HeldClaim(**fields, settle=settle, retry=retry, limit=self._app.max_payload_bytes)
 
     def poll_once(self, on_job: Callable[[HeldClaim], Any], on_idle: Callable[[], Any] | None = None) -> bool:
         """Claim and hand over at most one job: returning completes it, raising fails it. Never sleeps."""
-        claim = self.claim()
+        claim = self._claim(self._settle_or_owe)
         if claim is None:
             if on_idle is not None:
                 on_idle()
@@ -179,6 +183,11 @@ class Poller:
 
     def close(self) -> None:
         """Retire this incarnation; claims it still holds go back. A later claim registers anew."""
+        if self._owed:
+            try:
+                self.exchange(0)
+            except StoreError as error:
+                log.warning("the last outcomes could not be written, their jobs will run again: %s", error)
         self._presence.leave()
 
     def stats(self) -> dict[str, Any]:
@@ -218,7 +227,8 @@ class Poller:
                 after=self._last_queue,
                 alone=alone,
             )
-        got = store.exchange(self.worker_id, outcomes, want, reports, minutes)
+        got = store.exchange(self.worker_id, [*self._owed, *outcomes], want, reports, minutes)
+        self._owed.clear()
         self._complained = False
         if want is not None:
             self.polls_total += 1
@@ -288,6 +298,15 @@ class Poller:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _settle_or_owe(self, outcome: Outcome) -> bool:
+        """Settle now, or with the next exchange if the database is busy: never a crash."""
+        try:
+            return self._settle(outcome)
+        except StoreBusy as error:
+            self._owed.append(outcome)
+            self._complain(error)
+            return True
+
     def _settle(self, outcome: Outcome) -> bool:
         got = self._app.store.exchange(self.worker_id, [outcome])
         if got.lost:
@@ -311,6 +330,9 @@ class Poller:
         self.polls_empty += 1
         self.polls_busy += 1
         self.consecutive_empty += 1
-        if not self._complained:
+        self._complain(error)
+
+    def _complain(self, error: StoreBusy) -> None:
+        if not self._complained:  # once, not per poll
             log.warning("the database is busy, polling goes on: %s", error)
         self._complained = True

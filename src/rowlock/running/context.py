@@ -68,7 +68,7 @@ class JobContext:
     # -- what a task says ------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far this run has come; shown by `rowlock watch` and the dashboard."""
+        """Say how far this run has come; shown by `rowlock watch`."""
         self._raise_if_over()
         for name, value in (("done", done), ("total", total)):
             if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):

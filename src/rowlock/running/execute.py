@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from rowlock import codec
-from rowlock.errors import InvalidPayload, StopRun
+from rowlock.errors import InvalidPayload
 from rowlock.job import Claim, Ending, Outcome
-from rowlock.retry import after_error, describe, storable
+from rowlock.retry import after_error, storable
 from rowlock.running.context import JobContext
 from rowlock.task import Task
 
@@ -35,6 +35,7 @@ def execute(
     else:
         with context.active():
             outcome = _with_hooks(claim, task, context, hooks, limit)
+    _log(claim, outcome)
     return msgspec.structs.replace(
         outcome,
         run_seconds=time.monotonic() - started,
@@ -42,11 +43,24 @@ def execute(
     )
 
 
+def _log(claim: Claim, outcome: Outcome) -> None:
+    """A line for what somebody may want to look at; nothing for the usual."""
+    reason = (outcome.error or "").rstrip().rpartition("\n")[2]
+    if outcome.ending is Ending.FAILED:
+        log.error("job %d (%s) failed: %s", claim.id, claim.task, outcome.error)
+    elif outcome.ending is Ending.RETRY and outcome.charge:
+        attempt, wait = claim.failures + 1, outcome.delay or 0.0
+        log.warning(
+            "job %d (%s), attempt %d: %s; again in %.1f s", claim.id, claim.task, attempt, reason, wait
+        )
+    elif outcome.ending is Ending.RELEASED:
+        log.warning("job %d (%s) was given back: %s", claim.id, claim.task, reason)
+
+
 def _unknown(claim: Claim) -> Outcome:
     # Back to scheduled, later each time: another worker (or a newer version of this one) may know it.
     delay = min(_UNKNOWN_MOST, _UNKNOWN_FIRST * 2.0 ** min(claim.claim - 1, 10))
     error = f"worker {claim.claimed_by} knows no task {claim.task!r}; it is offered again in {delay:g} s"
-    log.warning("job %d: %s", claim.id, error)
     return _outcome(claim, Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
 
 
@@ -81,17 +95,14 @@ def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) ->
     try:
         args, kwargs = task.binding.arguments(claim.args_json)
     except Exception as error:  # it would fail the same way each time, so no attempt is burned
-        text = f"its arguments do not fit {task.name}: {error}"
+        text = f"its arguments do not fit the task any more: {error}"
         return _outcome(claim, Ending.FAILED, error=text, error_kind="arguments")
     try:
         if task.binding.takes_context:
             args.insert(0, context)
         result = _call(task.function, args, kwargs)
     except BaseException as error:
-        outcome = after_error(claim, error, task.retry)
-        if not isinstance(error, StopRun):
-            log.info("job %d (%s): %s after %s", claim.id, claim.task, outcome.ending, describe(error))
-        return outcome
+        return after_error(claim, error, task.retry)
     try:
         text = codec.encode(result, f"the result of {task.name}", limit)
     except InvalidPayload as error:

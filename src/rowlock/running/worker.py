@@ -133,6 +133,7 @@ class Worker:
             try:
                 self._work(until_empty=False)
             except BaseException as error:
+                log.exception("the worker in the background ended with an error")
                 failure.append(error)
 
         thread = threading.Thread(target=work, name="rowlock-worker", daemon=True)

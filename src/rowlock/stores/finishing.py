@@ -16,7 +16,7 @@ from rowlock.stores.claiming import LONGEST_ALONE
 from rowlock.stores.session import Session
 
 KEPT_LINES = 500
-DEADLINE_PASSED = "it was not started before its deadline (expires)"
+DEADLINE_PASSED = "its deadline to start (expires) has passed"
 _DEFAULT_ATTEMPTS = 3
 
 
@@ -63,12 +63,15 @@ def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim
     for claim in claims:
         if claim.deadline is None or claim.deadline > tx.now:
             kept.append(claim)
-            continue
-        late = Outcome(
-            id=claim.id, claim=claim.claim, ending=Ending.FAILED, error=DEADLINE_PASSED, error_kind="expired"
-        )
-        finish(tx, worker, late)
+        else:
+            expire(tx, claim.id, claim.claim, worker)
     return kept
+
+
+def expire(tx: Session, job: int, claim: int, worker: str | None = None) -> None:
+    """Fail a job whose deadline to start has passed."""
+    tx.run("expire", id=job, claim=claim, error=DEADLINE_PASSED)
+    add_history(tx, job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired")
 
 
 def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:

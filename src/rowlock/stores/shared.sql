@@ -110,7 +110,7 @@ WHERE claimed_by = :worker AND state = 'running' AND cancel_requested_at IS NOT 
 
 -- name: retry_job
 UPDATE rowlock_jobs
-SET state = 'queued', position = :position, run_at = {now}, failures = 0, alone = 0, result = NULL,
+SET state = 'queued', position = :position, run_at = {now}, due_at = {now}, failures = 0, alone = 0, result = NULL,
     error = NULL, error_kind = NULL, finished_at = NULL, claimed_by = NULL, claimed_at = NULL,
     started_at = NULL, cancel_requested_at = NULL,
     expires_at = CASE WHEN expires_at <= {now} THEN NULL ELSE expires_at END
@@ -141,9 +141,12 @@ ORDER BY expires_at LIMIT :most
 -- name: next_expiry
 SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
 
+-- A job that ran before keeps its last error beside the reason why it ends now.
 -- name: expire
-UPDATE rowlock_jobs SET state = 'failed', finished_at = {now}, error_kind = 'expired', error = :error, alone = 0
-WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued')
+UPDATE rowlock_jobs
+SET state = 'failed', finished_at = {now}, error_kind = 'expired', alone = 0,
+    error = :error || coalesce('; its last error was: ' || error, '')
+WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running')
 
 -- name: overdue_running
 SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age}
@@ -220,7 +223,7 @@ SELECT queue, state, count(*) FROM rowlock_jobs WHERE state IN ('failed', 'cance
 SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' GROUP BY queue
 
 -- name: count_unknown
-SELECT task, count(*) FROM rowlock_jobs WHERE state = 'scheduled' AND error_kind = 'unknown_task' GROUP BY task
+SELECT task, count(*) FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') AND error_kind = 'unknown_task' GROUP BY task
 
 -- name: newest_created_at
 SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)

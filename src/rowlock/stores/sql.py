@@ -16,9 +16,9 @@ from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State,
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.claiming import queues_in_turn, take
 from rowlock.stores.finishing import (
-    DEADLINE_PASSED,
     add_history,
     bury,
+    expire,
     finish,
     without_expired,
     write_reports,
@@ -150,8 +150,7 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             expired = tx.rows("expired_jobs", most=most)
             for job, claim in expired:
-                tx.run("expire", id=job, claim=claim, error=DEADLINE_PASSED)
-                add_history(tx, job, claim, "expired", error=DEADLINE_PASSED, error_kind="expired")
+                expire(tx, job, claim)
             return len(expired)
 
     def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:

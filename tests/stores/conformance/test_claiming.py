@@ -176,7 +176,7 @@ def test_a_job_past_its_deadline_is_failed_and_not_handed_out(store: Store) -> N
     assert [claim.id for claim in claims] == [fresh]
     found = job(store, stale)
     assert (found.state, found.error_kind, found.failures) == ("failed", "expired", 0)
-    assert events(store, stale) == ["failed"]
+    assert events(store, stale) == ["expired"]
 
 
 def test_a_worker_that_was_declared_dead_cannot_claim(store: Store) -> None:

@@ -189,6 +189,23 @@ def test_a_retry_of_an_expired_job_does_not_expire_again(store: Store) -> None:
     assert store.expire(10) == 0 and state(store, id) == "queued"
 
 
+def test_a_retry_of_an_overdue_job_starts_its_long_clock_again(store: Store) -> None:
+    (id,) = add(store, now=NOW)
+    store.fail_overdue(60.0, 20, now=NOW + 100)
+    store.retry(id, now=NOW + 200)
+    assert store.fail_overdue(60.0, 20, now=NOW + 210) == 0
+    assert store.fail_overdue(60.0, 20, now=NOW + 261) == 1
+
+
+def test_a_deadline_that_passes_before_a_retry_keeps_the_last_error(store: Store) -> None:
+    who = worker(store, now=NOW)
+    (id,) = add(store, expires=5.0, now=NOW)
+    end(store, take(store, who, now=NOW)[0], Ending.RETRY, delay=60.0, error="boom", now=NOW)
+    assert store.expire(10, now=NOW + 6) == 1
+    found = job(store, id)
+    assert found.error == "its deadline to start (expires) has passed; its last error was: boom"
+
+
 def test_what_is_queued_or_running_cannot_be_retried(store: Store) -> None:
     (id,) = add(store)
     with pytest.raises(WrongState, match="is queued"):
