@@ -21,20 +21,19 @@ SAFE_AUTOCHECKPOINT = sqlite3.sqlite_version_info >= (3, 51, 3)
 _inherited: list[sqlite3.Connection] = []  # a forked child keeps its parent's connections unused and unclosed
 
 
-class _Handle:
-    """A connection together with the process that may use it."""
+class Connection(sqlite3.Connection):
+    """A connection that knows the process that may use it, and closes itself when nobody holds it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self.process = os.getpid()
+    process = 0
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Close it, or, in a forked child, only put it away: closing would act on the parent's locks."""
         if self.process == os.getpid():
-            self.connection.close()
+            self.close()
         else:
-            _inherited.append(self.connection)
+            _inherited.append(self)
 
-    __del__ = close
+    __del__ = leave
 
 
 class Connections:
@@ -44,25 +43,25 @@ class Connections:
         self.path = path
         self._busy_timeout = busy_timeout
         self._local = threading.local()
-        self._all: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
-    def get(self, create: bool = True) -> sqlite3.Connection:
+    def get(self, create: bool = True) -> Connection:
         """This thread's connection in this process."""
-        handle: _Handle | None = getattr(self._local, "handle", None)
-        if handle is None or handle.process != os.getpid():
-            handle = _Handle(self._open(create))
-            self._local.handle = handle
-            self._all.add(handle)
-        return handle.connection
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.process != os.getpid():
+            connection = self._open(create)
+            self._local.connection = connection
+            self._all.add(connection)
+        return connection
 
     def close(self) -> None:
         """Close the connections of all threads of this process; the next `get` opens anew."""
-        for handle in list(self._all):
-            handle.close()
+        for connection in list(self._all):
+            connection.leave()
         self._all.clear()
         self._local = threading.local()
 
-    def _open(self, create: bool) -> sqlite3.Connection:
+    def _open(self, create: bool) -> Connection:
         if not create and not os.path.exists(self.path):
             raise StoreMissing(f"no queue at {self.path}")
         mode = "rwc" if create else "rw"
@@ -72,7 +71,9 @@ class Connections:
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions are begun by name: BEGIN IMMEDIATE
             check_same_thread=False,  # used by one thread, but closed by `close` from any
+            factory=Connection,
         )
+        connection.process = os.getpid()
         try:
             self._configure(connection)
         except BaseException:
