@@ -1,0 +1,1 @@
+"""Speed and size beside hand-written code: `make bench` or `python -m benchmarks`. Never a timed test."""
