@@ -30,18 +30,18 @@ class SqlShelf:
     # RETURNING has no order on any of the databases: sort by what the statement chose by.
 
     def highest(self, count: int) -> list[Claim]:
-        rows = self._tx.rows("take_highest", count=count, **self._values)
+        rows = self._tx.take("take_highest", count=count, **self._values)
         rows.sort(key=lambda row: (-row[5], row[-1]))
         return [_claim(row) for row in rows]
 
     def oldest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.rows("take_oldest", count=count, **self._values))
+        return self._by_position(self._tx.take("take_oldest", count=count, **self._values))
 
     def newest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.rows("take_newest", count=count, **self._values))[::-1]
+        return self._by_position(self._tx.take("take_newest", count=count, **self._values))[::-1]
 
     def oldest_at(self, level: int, count: int) -> list[Claim]:
-        return self._by_position(self._tx.rows("take_at_level", level=level, count=count, **self._values))
+        return self._by_position(self._tx.take("take_at_level", level=level, count=count, **self._values))
 
     def levels(self) -> list[int]:
         return [row[0] for row in self._tx.rows("levels", **self._values)]
@@ -53,8 +53,8 @@ class SqlShelf:
 
 
 CLAIM_COLUMNS = (
-    "id, claim, task, queue, args, priority, failures, max_attempts, created_at, run_at, claimed_at, "
-    "claimed_by, expires_at, unique_key, meta, alone, position"
+    *("id", "claim", "task", "queue", "args", "priority", "failures", "max_attempts", "created_at", "run_at"),
+    *("claimed_at", "claimed_by", "expires_at", "unique_key", "meta", "alone", "position"),
 )
 
 
@@ -81,7 +81,8 @@ def _claim(row: Any) -> Claim:
 
 def take(tx: Session, worker: str, want: Want) -> list[Claim]:
     """Claim from the queues in turn, each by its own strategy."""
-    overrides = {name: strategy for name, _, strategy in tx.rows("queue_settings") if strategy}
+    settings = tx.rows("queue_settings")
+    overrides = {name: strategy for name, _, strategy in settings if strategy}
     claims: list[Claim] = []
 
     def take_from(queue: str, count: int, alone: bool) -> int:
@@ -91,7 +92,7 @@ def take(tx: Session, worker: str, want: Want) -> list[Claim]:
         return len(got)
 
     # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
-    queues = list(islice(queues_in_turn(tx, want), want.count))
+    queues = list(islice(queues_in_turn(tx, want, settings), want.count))
     if want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
         return claims  # its last worker died under it: it gets no neighbours that it could take along
     while queues and len(claims) < want.count:
@@ -104,26 +105,17 @@ def take(tx: Session, worker: str, want: Want) -> list[Claim]:
     return claims
 
 
-def queues_in_turn(db: Session, want: Want) -> Iterator[str]:
+def queues_in_turn(db: Session, want: Want, settings: list[Any]) -> Iterator[str]:
     """The queues that have queued jobs and are not paused, beginning after the one served last."""
-    paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
+    paused = {name for name, paused_at, _ in settings if paused_at is not None}
     if want.queues:
-        names = list(want.queues)
-        start = names.index(want.after) + 1 if want.after in names else 0
-        for name in names[start:] + names[:start]:
+        start = want.queues.index(want.after) + 1 if want.after in want.queues else 0
+        for name in want.queues[start:] + want.queues[:start]:
             if name not in paused and db.row("queue_has_work", queue=name):
                 yield name
         return
-    name, wrapped = want.after, want.after == ""
-    while True:
-        found = db.row("next_queue", after=name)[0]
-        if found is None:
-            if wrapped:
-                return
-            name, wrapped = "", True
-            continue
-        if wrapped and want.after != "" and found > want.after:
-            return
-        name = found
+    name, seen = want.after, {None}
+    while (name := db.row("next_queue", after=name)[0]) not in seen:
+        seen.add(name)
         if name not in paused:
             yield name

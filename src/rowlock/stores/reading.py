@@ -160,7 +160,7 @@ class SqlReads(ABC):
         with self._read(now) as db:
             paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
             name = ""
-            while (name := db.row("next_queue", after=name)[0]) is not None:
+            while (name := db.row("queue_after", after=name)[0]) is not None:
                 if name not in paused and (not queues or name in queues):
                     return False
             return db.row("busy", all=int(not queues), queues=msgspec.json.encode(queues).decode()) is None

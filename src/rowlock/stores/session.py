@@ -21,6 +21,10 @@ class Session(Protocol):
         """All rows of a statement."""
         ...
 
+    def take(self, name: str, /, **values: Any) -> list[Any]:
+        """The claims that a `take_` statement chooses, in any order, marked as running."""
+        ...
+
     def row(self, name: str, /, **values: Any) -> Any:
         """The first row, or None."""
         ...

@@ -75,7 +75,7 @@ class SqlStore(ABC):
         if want is None or want.count < 1:
             return False
         with self._read(now) as db:
-            return next(queues_in_turn(db, want), None) is not None
+            return next(queues_in_turn(db, want, db.rows("queue_settings")), None) is not None
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
         if reports:
@@ -157,7 +157,7 @@ class SqlStore(ABC):
         with self._read(now) as db:
             overdue = db.rows("overdue_running", age=age)
             queue = ""
-            while (queue := db.row("next_queue", after=queue)[0]) is not None:
+            while (queue := db.row("queue_after", after=queue)[0]) is not None:
                 overdue += db.rows("overdue_queued", age=age, queue=queue, count=most)
         if not overdue:
             return 0

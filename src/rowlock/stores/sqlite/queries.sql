@@ -2,11 +2,6 @@
 -- Every take_ statement reads only rowlock_jobs_ready (the tests check the plans, without ANALYZE); BEGIN
 -- IMMEDIATE around it makes it safe. benchmarks/claims.py measures it at a million queued rows.
 
--- fragment: take
-UPDATE rowlock_jobs
-SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
-    unique_until = nullif(unique_until, 'claimed')
-
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
 -- fragment: levels
@@ -17,11 +12,13 @@ WITH RECURSIVE level (priority) AS (
             WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
     FROM level WHERE level.priority IS NOT NULL)
 
--- name: any_queued
-SELECT 1 FROM rowlock_jobs WHERE state = 'queued' LIMIT 1
-
--- name: next_queue
+-- name: queue_after
 SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+
+-- The same, but after the last one comes the first again.
+-- name: next_queue
+SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
 
 -- name: queue_has_work
 SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1
@@ -43,42 +40,36 @@ SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
 WHERE first.due_at < {now-age}
 
 -- name: take_highest
-{take}
-WHERE id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY priority DESC, position LIMIT :count)
-RETURNING {claim}
+SELECT {claim} FROM rowlock_jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND j.alone <= :alone
+ORDER BY j.priority DESC, j.position LIMIT :count
 
 -- name: take_oldest
-{take}
-WHERE id IN (
-    {levels}
-    SELECT first.id FROM level JOIN rowlock_jobs first ON first.id IN (
-        SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
-        ORDER BY position LIMIT :count)
-    ORDER BY first.position LIMIT :count)
-RETURNING {claim}
+{levels}
+SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
+    SELECT id FROM rowlock_jobs
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+    ORDER BY position LIMIT :count)
+ORDER BY j.position LIMIT :count
 
 -- name: take_newest
-{take}
-WHERE id IN (
-    {levels}
-    SELECT first.id FROM level JOIN rowlock_jobs first ON first.id IN (
-        SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
-        ORDER BY position DESC LIMIT :count)
-    ORDER BY first.position DESC LIMIT :count)
-RETURNING {claim}
+{levels}
+SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
+    SELECT id FROM rowlock_jobs
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+    ORDER BY position DESC LIMIT :count)
+ORDER BY j.position DESC LIMIT :count
 
 -- name: take_at_level
-{take}
-WHERE id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = :level AND alone <= :alone
-    ORDER BY position LIMIT :count)
-RETURNING {claim}
+SELECT {claim} FROM rowlock_jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.alone <= :alone
+ORDER BY j.position LIMIT :count
+
+-- name: mark_taken
+UPDATE rowlock_jobs
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+    unique_until = nullif(unique_until, 'claimed')
+WHERE id = :id
 
 -- name: levels
 {levels}
