@@ -26,8 +26,8 @@ from rowlock.upkeep import Upkeep
 log = logging.getLogger("rowlock.poller")
 
 # Seconds between looks for a wake-up. A look costs 200 us when the core is cold: 50 a second are 1.2 % of it,
-# 20 are 0.6 %. So they become rarer once a wait has lasted for a while.
-_LOOK_EVERY, _LOOK_EVERY_IDLE, _LIVELY = 0.02, 0.05, 0.5
+# 20 are 0.6 %. So they become rarer after the first few empty polls.
+_LOOK_EVERY, _LOOK_EVERY_IDLE, _LIVELY = 0.02, 0.05, 3
 _LONGEST_WAIT = 60.0
 _UPKEEP_AT_LEAST = 0.5  # seconds; between claims of a busy worker
 
@@ -285,9 +285,9 @@ class Poller:
 
     def wait(self, seconds: float, *, for_jobs: bool = True) -> None:
         """Wait until time is up, the bell rings, or (for jobs) somebody else commits."""
-        start = time.monotonic()
-        while (left := start + seconds - (moment := time.monotonic())) > 0:
-            look = _LOOK_EVERY if moment - start < _LIVELY else _LOOK_EVERY_IDLE
+        deadline = time.monotonic() + seconds
+        look = _LOOK_EVERY if self.consecutive_empty < _LIVELY else _LOOK_EVERY_IDLE
+        while (left := deadline - time.monotonic()) > 0:
             try:
                 self._bell.get(timeout=min(left, look) if for_jobs else left)
             except queue.Empty:

@@ -24,7 +24,7 @@ from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
 from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
-from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
+from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connection, Connections
 from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert
 
@@ -81,6 +81,51 @@ class SqliteSession:
         return values
 
 
+class _Writing:
+    """A durable transaction as a `with` block; a class, because generators cost 8 us of 90 per enqueue."""
+
+    __slots__ = ("_checkpoints", "_connection", "_now", "_path")
+
+    def __init__(
+        self, connection: Connection, now: float | None, path: str, checkpoints: Checkpoints
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        self._path = path
+        self._checkpoints = checkpoints
+
+    def __enter__(self) -> SqliteSession:
+        # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
+        self._execute("BEGIN IMMEDIATE")
+        return SqliteSession(self._connection, self._now)  # its clock is read once the lock is held
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, self._path) from error
+            return
+        self._execute("COMMIT")
+        try:
+            self._checkpoints.after_write(self._connection)
+        except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
+            log.warning("a checkpoint failed, the next one tries again: %s", explain(late, self._path))
+
+    def _execute(self, statement: str) -> None:
+        try:
+            self._connection.execute(statement)
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, self._path) from error
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):  # the first error is the one to tell
+                self._connection.execute("ROLLBACK")
+
+
 class SqliteStore(SqlReads, SqlStore):
     """A queue in a SQLite file."""
 
@@ -127,25 +172,9 @@ class SqliteStore(SqlReads, SqlStore):
 
     # -- transactions ----------------------------------------------------------------------------
 
-    @contextmanager
-    def _write(self, now: float | None = None) -> Iterator[SqliteSession]:
+    def _write(self, now: float | None = None) -> _Writing:
         self.open()
-        with self._explained():
-            connection = self._connections.get()
-            # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield SqliteSession(connection, now)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):  # the first error is the one to tell
-                        connection.execute("ROLLBACK")
-                raise
-        try:
-            self._checkpoints.after_write(connection)
-        except sqlite3.Error as error:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", explain(error, self.path))
+        return _Writing(self._connections.get(), now, self.path, self._checkpoints)
 
     @contextmanager
     def _read(self, now: float | None = None) -> Iterator[SqliteSession]:
