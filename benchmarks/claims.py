@@ -131,7 +131,8 @@ def _measure(
 
 @contextmanager
 def _not_waiting_for_the_disk(store: SqliteStore) -> Iterator[None]:
-    connection = store._connections.get()
+    with store.connections.borrowed() as connection:
+        pass
     connection.execute("PRAGMA synchronous = OFF")
     yield
     connection.execute("PRAGMA synchronous = FULL")

@@ -36,6 +36,9 @@ def test_a_job_that_is_not_there_is_said_so(app: Rowlock) -> None:
     for call in (app.job, app.cancel, app.retry, app.result):
         with pytest.raises(JobNotFound, match="there is no job 7"):
             call(7)
+    for far in (10**30, -1, 0):
+        with pytest.raises(JobNotFound, match="there is no job"):
+            app.job(far)
     for bad in ("7", True, None):
         with pytest.raises(TypeError, match="whole number"):
             app.job(bad)  # type: ignore[arg-type]

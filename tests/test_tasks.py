@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
+import functools
 import re
 import threading
 import uuid
@@ -420,6 +421,8 @@ def test_configure_changes_one_enqueue_and_not_the_task(app: Rowlock) -> None:
         ({"run_at": 5}, "must be a datetime"),
         ({"delay": -1}, "delay=-1"),
         ({"delay": float("nan")}, "delay=nan"),
+        ({"delay": 1e12}, "100 years"),
+        ({"expires": float("inf")}, "expires=inf"),
         ({"unique_key": ""}, "unique_key=''"),
         ({"meta": {"x": b"y"}}, "meta"),
         ({"priority": -101}, "priority=-101"),
@@ -520,3 +523,35 @@ def test_async_callers_have_the_same_calls(app: Rowlock) -> None:
         return results
 
     assert asyncio.run(story()) == [3, 7, 11]
+
+
+def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def test_decorated_functions_keep_their_types_and_are_told_apart(app: Rowlock) -> None:
+    seen: list[Any] = []
+
+    @app.task(name="one")
+    @passing_on
+    def take(box: Box) -> None:
+        seen.append(box)
+
+    take.enqueue(Box(3))
+    run(app)
+    assert seen == [Box(3)]
+    with pytest.raises(ConfigurationError, match="two different tasks want the name 'one'"):
+
+        @app.task(name="one")
+        @passing_on
+        def other() -> None: ...
+
+
+def test_never_takes_exception_classes_only() -> None:
+    for never in ([ValueError], (ValueError, "x"), ValueError):
+        with pytest.raises(ConfigurationError, match="tuple of exception classes"):
+            Retry(never=never)  # type: ignore[arg-type]

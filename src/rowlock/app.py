@@ -285,6 +285,7 @@ class Rowlock:
         """A poller for code that wants claims without a worker."""
         from rowlock.polling.poller import Poller
 
+        chosen.setdefault("poll_interval", self.settings.poll_interval)
         return Poller(self, **chosen)
 
     def close(self) -> None:
@@ -382,6 +383,8 @@ class _TaskMaker:
 def _checked_id(job: Any) -> int:
     if isinstance(job, bool) or not isinstance(job, int):
         raise TypeError(f"a job's id is a whole number, not {job!r}")
+    if not 0 < job < 2**63:
+        raise JobNotFound(f"there is no job {job}")
     return job
 
 

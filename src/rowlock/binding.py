@@ -6,6 +6,7 @@ Knows functions and JSON; nothing of stores, queues or retries.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import Parameter
@@ -31,7 +32,7 @@ class Binding:
             raise ConfigurationError(f"task {task!r} must not be an async generator")
         self._function = function
         self._task = task
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(_signature(function).parameters.values())
         self.takes_context = bool(parameters) and _is_context(parameters[0])
         if self.takes_context:
             parameters = parameters[1:]
@@ -130,10 +131,13 @@ class Binding:
         return {name: self._type_of(name) for name in self._parameters}
 
     def _type_of(self, name: str) -> Any:
-        annotation = self._function.__annotations__.get(name, Any)
+        annotation = self._parameters[name].annotation
+        if annotation is Parameter.empty:
+            return Any
         holder = type("Holder", (), {"__annotations__": {name: annotation}})
         try:
-            return get_type_hints(holder, self._function.__globals__, include_extras=True)[name]
+            names = inspect.unwrap(self._function).__globals__
+            return get_type_hints(holder, names, include_extras=True)[name]
         except Exception:  # a name that only a type checker can see: take the JSON value as it is
             return Any
 
@@ -150,6 +154,14 @@ class Binding:
                 fields.append((name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
         record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self._extra)
         return msgspec.json.Decoder(record, dec_hook=to_type)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # annotations may name what is defined later, or only for type checkers
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def _is_context(parameter: Parameter) -> bool:

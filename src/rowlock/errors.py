@@ -66,8 +66,8 @@ class RetryLater(RowlockError):
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason or f"asked to run again in {seconds:g} s")
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(f"RetryLater(seconds={seconds!r}): seconds must be a number >= 0")
+        if not 0 <= seconds <= 100 * 365 * 86_400:
+            raise ValueError(f"RetryLater(seconds={seconds!r}): must be seconds from 0 to 100 years")
         self.seconds = float(seconds)
 
 

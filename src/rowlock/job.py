@@ -6,11 +6,18 @@ Frozen records without behaviour of their own; no SQL, no threads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
 import msgspec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def utc(seconds: float) -> datetime:
+    """Unix seconds as an aware datetime; `fromtimestamp` refuses negative ones on Windows."""
+    return _EPOCH + timedelta(seconds=seconds)
 
 
 class State(str, Enum):
@@ -148,25 +155,37 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         decoded: dict[str, Any] = msgspec.json.decode(self.meta_json) if self.meta_json else {}
         return decoded
 
+    def ended(self, ending: Ending, **values: Any) -> Outcome:
+        """What this claim came to."""
+        return Outcome(
+            id=self.id,
+            claim=self.claim,
+            ending=ending,
+            queue=self.queue,
+            task=self.task,
+            started=self.taken,
+            **values,
+        )
+
     @property
     def created_at(self) -> datetime:
         """When the job was enqueued."""
-        return datetime.fromtimestamp(self.created, timezone.utc)
+        return utc(self.created)
 
     @property
     def run_at(self) -> datetime:
         """When the job was due."""
-        return datetime.fromtimestamp(self.due, timezone.utc)
+        return utc(self.due)
 
     @property
     def claimed_at(self) -> datetime:
         """When it was claimed."""
-        return datetime.fromtimestamp(self.taken, timezone.utc)
+        return utc(self.taken)
 
     @property
     def expires_at(self) -> datetime | None:
         """Its deadline to start."""
-        return None if self.deadline is None else datetime.fromtimestamp(self.deadline, timezone.utc)
+        return None if self.deadline is None else utc(self.deadline)
 
 
 class Ending(str, Enum):
@@ -194,6 +213,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     charge: bool = False
     queue: str = ""
     task: str = ""
+    started: float | None = None
     run_seconds: float = 0.0
     wait_seconds: float = 0.0
 

@@ -6,6 +6,7 @@ Only registered tasks ever run: nothing is imported by a name that comes from a 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -75,7 +76,7 @@ class Registry:
 
 def _same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
     """True if both come from the same place in the code: a module that was imported again."""
-    mine, theirs = one.function.__code__, other.function.__code__
+    mine, theirs = (inspect.unwrap(task.function).__code__ for task in (one, other))
     return (mine.co_filename, mine.co_firstlineno) == (theirs.co_filename, theirs.co_firstlineno)
 
 

@@ -17,6 +17,7 @@ from rowlock.job import Claim, Ending, Outcome
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
 _MAX_ERROR = 32_768
+LONGEST = 100 * 365 * 86_400.0  # seconds; what lies further ahead is a mistake
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -42,10 +43,12 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"Retry(backoff={self.backoff!r}): must be one of {', '.join(_BACKOFFS)}"
             )
-        if not (0 <= self.base < float("inf") and 0 <= self.cap < float("inf")):
+        if not (0 <= self.base <= LONGEST and 0 <= self.cap <= LONGEST):
             raise ConfigurationError(
-                f"Retry(base={self.base!r}, cap={self.cap!r}): both must be numbers >= 0"
+                f"Retry(base={self.base!r}, cap={self.cap!r}): both must be seconds from 0 to 100 years"
             )
+        if not isinstance(self.never, tuple) or not all(_is_error(one) for one in self.never):
+            raise ConfigurationError(f"Retry(never={self.never!r}): must be a tuple of exception classes")
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after the `failures`-th failure."""
@@ -57,6 +60,10 @@ class Retry(msgspec.Struct, frozen=True):
             wait = self.base
         wait = min(wait, self.cap)
         return wait * random.uniform(0.5, 1.0) if self.jitter else wait  # noqa: S311 - not a secret
+
+
+def _is_error(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, BaseException)
 
 
 DEFAULT = Retry()
@@ -77,40 +84,21 @@ def policy(retry: Retry | bool | None) -> Retry:
 def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
     """What an error raised by a run makes of its claim."""
     if isinstance(error, RetryLater):
-        return _outcome(claim, Ending.RETRY, str(error), "retry_later", delay=error.seconds)
+        text = storable(str(error))
+        return claim.ended(Ending.RETRY, error=text, error_kind="retry_later", delay=error.seconds)
     if isinstance(error, CancelRequested):
-        return _outcome(claim, Ending.CANCELLED, str(error) or None, "cancelled")
+        return claim.ended(Ending.CANCELLED, error=str(error) or None, error_kind="cancelled")
     if isinstance(error, Fail):
-        return _outcome(claim, Ending.FAILED, str(error) or "Fail", "fail", charge=True)
+        text = storable(str(error) or "Fail")
+        return claim.ended(Ending.FAILED, error=text, error_kind="fail", charge=True)
     kind = "timeout" if isinstance(error, RunTimedOut) else "exception"
-    text = str(error) if kind == "timeout" else describe(error)
+    text = storable(str(error) if kind == "timeout" else describe(error))
     failures = claim.failures + 1
     budget = retry.max_attempts if claim.max_attempts is None else claim.max_attempts
     if failures >= budget or isinstance(error, retry.never):
-        return _outcome(claim, Ending.FAILED, text, kind, charge=True)
-    return _outcome(claim, Ending.RETRY, text, kind, delay=retry.delay(failures), charge=True)
-
-
-def _outcome(
-    claim: Claim,
-    ending: Ending,
-    error: str | None,
-    kind: str,
-    *,
-    delay: float | None = None,
-    charge: bool = False,
-) -> Outcome:
-    return Outcome(
-        id=claim.id,
-        claim=claim.claim,
-        ending=ending,
-        error=storable(error) if error else None,
-        error_kind=kind,
-        delay=delay,
-        charge=charge,
-        queue=claim.queue,
-        task=claim.task,
-    )
+        return claim.ended(Ending.FAILED, error=text, error_kind=kind, charge=True)
+    delay = retry.delay(failures)
+    return claim.ended(Ending.RETRY, error=text, error_kind=kind, delay=delay, charge=True)
 
 
 def describe(error: BaseException) -> str:

@@ -5,9 +5,8 @@ Does not run anything but plain calls; the worker's side is in `running/`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
@@ -16,8 +15,8 @@ import msgspec
 from rowlock import codec
 from rowlock.binding import Binding
 from rowlock.errors import ConfigurationError, StoreError
-from rowlock.job import Inserted, Job, NewJob
-from rowlock.retry import Retry, policy
+from rowlock.job import Inserted, Job, NewJob, utc
+from rowlock.retry import LONGEST, Retry, policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,8 +95,8 @@ def check_seconds(what: str, value: Any) -> float | None:
     if value is None:
         return None
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise ConfigurationError(f"{what}={value!r}: must be seconds >= 0 or a timedelta")
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= LONGEST:
+        raise ConfigurationError(f"{what}={value!r}: must be seconds from 0 to 100 years, or a timedelta")
     return float(number)
 
 
@@ -316,13 +315,9 @@ def _as_job(new: NewJob, inserted: Inserted) -> Job:
         claim=0,
         failures=0,
         max_attempts=new.max_attempts,
-        created_at=_utc(inserted.now),
-        run_at=_utc(due),
-        expires_at=None if deadline is None else _utc(deadline),
+        created_at=utc(inserted.now),
+        run_at=utc(due),
+        expires_at=None if deadline is None else utc(deadline),
         unique_key=new.unique_key,
         meta=codec.decode(new.meta) if new.meta else {},
     )
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)

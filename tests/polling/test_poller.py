@@ -309,3 +309,33 @@ def test_a_late_answer_about_an_earlier_incarnation_is_ignored(app: Rowlock, pol
     poller._presence.declared_dead("w1")
     poller.claim()
     assert poller.worker_id != "w1"
+
+
+def test_a_job_enqueued_by_the_pollers_own_thread_ends_its_wait(app: Rowlock) -> None:
+    poller, done = Poller(app, poll_interval=30.0), threading.Event()
+
+    def add_one() -> None:
+        if not app.jobs():
+            app.enqueue("work")
+
+    thread = threading.Thread(target=poller.run, args=(lambda claim: done.set(), add_one))
+    thread.start()
+    assert done.wait(5)
+    poller.stop()
+    thread.join()
+
+
+def test_a_stop_before_the_run_ends_it(app: Rowlock) -> None:
+    poller = Poller(app, poll_interval=30.0)
+    enqueue(app)
+    poller.stop()
+    poller.run(lambda claim: None)
+    assert poller.polls_total == 0
+    poller.run(lambda claim: None, max_iterations=1)  # it may run again
+    assert poller.polls_successful == 1
+
+
+def test_a_poller_of_the_app_polls_as_its_settings_say(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", poll_interval=7)
+    assert app.poller().poll_interval == 7
+    assert app.poller(poll_interval=2).poll_interval == 2

@@ -225,7 +225,7 @@ def test_a_running_job_is_cancelled_where_it_checks(app: Rowlock) -> None:
         assert app.cancel(job.id).cancelling
         eventually(lambda: app.job(job.id).state.final)
     assert app.job(job.id).state == "cancelled"
-    assert [entry.event for entry in app.history(job.id)] == ["cancelled"]
+    assert [entry.event for entry in app.history(job.id)] == ["cancel asked for", "cancelled"]
     with pytest.raises(Exception, match="was cancelled"):
         app.result(job.id)
 
@@ -670,3 +670,97 @@ def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> 
     tally = app.worker(concurrency=4).run(until_empty=True)
     assert (app.job(job.id).claim, tally.completed) == (2, 4)
     assert company == [False]
+
+
+def test_no_run_ends_without_an_outcome(app: Rowlock) -> None:
+    class Model:
+        def model_dump(self, mode: str) -> Any:
+            raise RuntimeError("no JSON today")
+
+    @app.around
+    def hook(ctx: JobContext) -> Iterator[None]:
+        yield
+        if ctx.task == "slow":
+            ctx.log("too late")  # raises what is no Exception
+
+    @app.task
+    def odd_result() -> Any:
+        return Model()
+
+    @app.task(timeout=0.05, retry=False)
+    def slow(ctx: JobContext) -> None:
+        while True:
+            ctx.check_cancelled()
+
+    one, two = odd_result.enqueue(), slow.enqueue()
+    app.worker().run(until_empty=True)
+    assert (app.job(one.id).error_kind, app.job(two.id).error_kind) == ("result", "timeout")
+    assert "no JSON today" in str(app.job(one.id).error)
+
+
+def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
+    from rowlock.job import Ending
+    from rowlock.running.pools.base import Run
+    from rowlock.running.pools.thread import ThreadPool
+    from tests.test_strategies import claim
+
+    done: list[int] = []
+    pool = ThreadPool(
+        1, lambda run: run.claim.ended(Ending.COMPLETED), lambda run, outcome: done.append(run.claim.id)
+    )
+    for number in range(50):
+        run = Run(claim(number, 0), None)
+        pool.submit(run)
+        eventually(lambda number=number: len(done) == number + 1)
+        pool.abandon(run)
+    assert done == list(range(50))
+    pool.close()
+
+
+def test_what_runs_at_most_once_is_not_run_again_after_a_stop_at_once(app: Rowlock) -> None:
+    entered, leave, told = threading.Event(), threading.Event(), threading.Event()
+
+    @app.task(retry=False)
+    def charge(ctx: JobContext) -> None:
+        entered.set()
+        leave.wait(10)
+        try:
+            ctx.check_cancelled()
+        except ClaimLost:
+            told.set()
+
+    job = charge.enqueue()
+    with app.worker().background() as worker:
+        assert entered.wait(10)
+        worker.stop(now=True)
+    assert (app.job(job.id).state, app.job(job.id).error_kind) == ("failed", "worker_stopped")
+    leave.set()
+    assert told.wait(10)
+
+
+def test_a_queue_strategy_of_a_newer_version_does_not_stop_the_worker(app: Rowlock, tmp_path: Path) -> None:
+    job = app.task(name="work")(lambda: 1).enqueue()
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    other.execute("INSERT INTO rowlock_queues (name, strategy) VALUES ('default', 'FAIREST')")
+    other.close()
+    app.worker().run(until_empty=True)
+    assert app.result(job.id) == 1
+
+
+def test_a_new_run_does_not_show_the_progress_of_the_one_before(app: Rowlock) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    @app.task(retry=QUICK)
+    def work(ctx: JobContext) -> None:
+        if ctx.attempt == 1:
+            ctx.progress(7, 10)
+            raise ValueError
+        entered.set()
+        leave.wait(10)
+
+    job = work.enqueue()
+    with app.worker().background():
+        assert entered.wait(10)
+        assert app.job(job.id).progress is None
+        leave.set()
+        app.result(job.id, timeout=10)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
 from tests.stores.steps import add, end, new, take, worker
@@ -29,6 +30,12 @@ def store(path: Path) -> Iterator[SqliteStore]:
     made = SqliteStore(str(path), busy_timeout=0.2)
     yield made
     made.close()
+
+
+def connection_of(store: SqliteStore) -> sqlite3.Connection:
+    """This thread's connection."""
+    with store.connections.borrowed() as connection:
+        return connection
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def test_a_commit_survives_a_power_cut(store: SqliteStore) -> None:
 
     def look() -> None:
         add(store)
-        connection = store._connections.get()
+        connection = connection_of(store)
         seen.append(
             (
                 connection.execute("PRAGMA journal_mode").fetchone()[0],
@@ -179,12 +186,13 @@ def test_short_lived_writers_cut_a_large_wal(
     add(store)
     other.execute("PRAGMA wal_autocheckpoint = 0")
     other.execute("CREATE TABLE mine (x)")
-    other.execute("INSERT INTO mine VALUES (zeroblob(20000000))")
-    assert os.stat(f"{path}-wal").st_size > 16 * 1024 * 1024
-    producer = SqliteStore(str(path))
-    add(producer)
-    producer.close()
-    assert os.stat(f"{path}-wal").st_size < 1024 * 1024
+    other.execute("INSERT INTO mine VALUES (zeroblob(40000000))")
+    assert os.stat(f"{path}-wal").st_size > 32 * 1024 * 1024
+    for _ in range(2):  # the first copies the log, the next starts it over
+        producer = SqliteStore(str(path))
+        add(producer)
+        producer.close()
+    assert os.stat(f"{path}-wal").st_size <= 16 * 1024 * 1024 + 65536
 
 
 def test_upkeep_makes_a_checkpoint_when_others_only_write(store: SqliteStore, path: Path) -> None:
@@ -210,7 +218,7 @@ def test_a_reader_that_stays_does_not_stop_the_writers(store: SqliteStore, other
 @pytest.mark.skipif(connections.SAFE_AUTOCHECKPOINT, reason="this SQLite has no WAL-reset bug")
 def test_old_versions_make_no_passive_checkpoints(store: SqliteStore) -> None:
     add(store)
-    assert store._connections.get().execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+    assert connection_of(store).execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
 
 def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: SqliteStore) -> None:
@@ -219,7 +227,7 @@ def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: Sq
 
     def use() -> None:
         add(store)
-        found.append(store._connections.get())
+        found.append(connection_of(store))
         done.wait(10)
 
     thread = threading.Thread(target=use)
@@ -227,7 +235,7 @@ def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: Sq
     add(store)
     while not found:
         pass
-    mine = store._connections.get()
+    mine = connection_of(store)
     assert found[0] is not mine
     store.close()
     for connection in (mine, found[0]):
@@ -238,25 +246,146 @@ def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: Sq
     assert len(store.find()) == 2  # a later call opens anew
 
 
-def _child(store: SqliteStore, results: multiprocessing.Queue[tuple[int, bool]], parents: int) -> None:
+FORK = """
+import os, sys
+from rowlock.stores.sqlite import SqliteStore
+from rowlock.job import Ending
+from tests.stores.steps import add
+
+store = SqliteStore(sys.argv[1])
+add(store)
+to_child, to_parent = os.pipe(), os.pipe()
+if os.fork() == 0:
     add(store)
-    results.put((os.getpid(), id(store._connections.get()) == parents))
+    os.write(to_parent[1], b"x")
+    os.read(to_child[0], 1)  # by now the parent has closed its connections
+    add(store, 2)
+    assert len(store.find()) == 4
+    os._exit(0)
+os.read(to_parent[0], 1)
+store.close()
+os.write(to_child[1], b"x")
+assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_a_forked_child_commits_outlives_its_parents_connections(path: Path) -> None:
+    """With a connection open at the fork, the parent's close deletes the WAL under the child."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK, str(path)], check=True, timeout=60)
+    later = SqliteStore(str(path))
+    assert len(later.find()) == 4
+    later.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_for_transactions_and_finds_no_connection_open(store: SqliteStore) -> None:
+    add(store)
+    before = connection_of(store)
+    inside, leave = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with store._write() as tx:
+            inside.set()
+            leave.wait(10)
+            tx.run("set_paused", name="q", paused=1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert inside.wait(10)
+    threading.Timer(0.2, leave.set).start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if leave.is_set() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        before.execute("SELECT 1")
+    assert [queue.name for queue in store.queues() if queue.paused] == ["q"]
+
+
+def test_close_waits_for_those_who_use_a_connection(path: Path) -> None:
+    store = SqliteStore(str(path), busy_timeout=30)
+    stop = threading.Event()
+    added: list[int] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            added.extend(add(store))
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        store.close()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert store.queues()[0].counts["queued"] == len(added) == len(set(added))
     store.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_never_writes_through_its_parents_connection(store: SqliteStore) -> None:
+def test_a_write_inside_a_write_is_refused_and_spoils_nothing(store: SqliteStore) -> None:
+    """As in a signal handler that enqueues while its thread is in a transaction."""
+    store.open()
+
+    def outer() -> None:
+        with store._write() as tx:
+            tx.run("set_paused", name="one", paused=1)
+            with pytest.raises(StoreError):
+                add(store)
+            tx.run("set_paused", name="two", paused=1)
+            raise ValueError("outer")
+
+    with pytest.raises(ValueError, match="outer"):
+        outer()
+    assert store.queues() == [] and store.find() == []
+
+
+@pytest.mark.skipif(connections.SAFE_AUTOCHECKPOINT, reason="this SQLite has no WAL-reset bug")
+def test_a_checkpoint_without_the_write_lock_copies_nothing(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    add(store, 2000)
+    other.execute("BEGIN IMMEDIATE")
+    size = os.stat(store.path).st_size
+    store.checkpoints.make(connection_of(store))
+    assert os.stat(store.path).st_size == size
+    other.execute("ROLLBACK")
+    store.checkpoints.make(connection_of(store))
+    assert os.stat(store.path).st_size > size
+
+
+def test_a_file_that_cannot_become_wal_is_named_and_nothing_hangs(
+    store: SqliteStore, other: sqlite3.Connection
+) -> None:
+    other.execute("CREATE TABLE mine (x)")
+    other.execute("INSERT INTO mine VALUES (1)")
+    other.execute("BEGIN")
+    assert other.execute("SELECT * FROM mine").fetchone() == (1,)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"write lock|journal mode"):
+            add(store)
+    other.execute("COMMIT")
     add(store)
-    context = multiprocessing.get_context("fork")
-    results: multiprocessing.Queue[tuple[int, bool]] = context.Queue()
-    process = context.Process(target=_child, args=(store, results, id(store._connections.get())))
-    process.start()
-    pid, same = results.get(timeout=20)
-    process.join()
-    assert pid != os.getpid() and not same and process.exitcode == 0
-    add(store)
-    assert len(store.find()) == 3
+    assert len(store.find()) == 1
+
+
+def test_an_emptied_sequence_is_made_again(store: SqliteStore, other: sqlite3.Connection) -> None:
+    who = worker(store)
+    (first,) = add(store)
+    other.execute("DELETE FROM sqlite_sequence")
+    (second,) = add(store)
+    other.execute("DELETE FROM sqlite_sequence")
+    (third, fourth) = add(store, 2)
+    assert [first, second, third, fourth] == sorted({first, second, third, fourth})
+    assert len(store.find()) == 4
+    other.execute("DELETE FROM sqlite_sequence")
+    claim = take(store, who, strategy="FIFO")[0]
+    end(store, claim, Ending.RETRY)
+    assert store.promote(5) == 1
+    assert add(store)[0] > fourth
 
 
 def test_a_backup_is_a_whole_queue_and_never_overwrites(store: SqliteStore, tmp_path: Path) -> None:
@@ -325,7 +454,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
     add(store)
-    connection = store._connections.get()
+    connection = connection_of(store)
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(StoreUnusable, match=r"is full; nothing was written"):
@@ -338,7 +467,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
 
 def test_a_read_only_file_is_called_that(store: SqliteStore) -> None:
     add(store)
-    store._connections.get().execute("PRAGMA query_only = ON")
+    connection_of(store).execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnusable, match="cannot be written"):
         add(store)
 
@@ -374,7 +503,7 @@ def test_an_older_schema_asks_for_upgrade(store: SqliteStore, other: sqlite3.Con
 
 def test_upgrade_applies_what_is_missing_all_or_none(store: SqliteStore) -> None:
     add(store)
-    connection = store._connections.get()
+    connection = connection_of(store)
     assert store.upgrade() == (1, 1)
     good = (2, "ALTER TABLE rowlock_jobs ADD COLUMN colour TEXT; -- why;\nCREATE TABLE rowlock_x (a);")
     broken = (3, "CREATE TABLE rowlock_y (a);\nCREATE TABLE rowlock_x (a);")
@@ -408,7 +537,7 @@ def test_a_finished_job_does_not_slow_a_claim(store: SqliteStore, other: sqlite3
     who = worker(store)
 
     def steps_of_one_claim() -> int:
-        connection, count = store._connections.get(), [0]
+        connection, count = connection_of(store), [0]
 
         def tick() -> int:
             count[0] += 1

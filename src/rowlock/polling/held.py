@@ -12,6 +12,7 @@ from rowlock import codec
 from rowlock.errors import InvalidPayload
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import Retry, after_error, storable
+from rowlock.task import check_seconds
 
 
 class HeldClaim(Claim, frozen=True, kw_only=True):
@@ -26,8 +27,8 @@ class HeldClaim(Claim, frozen=True, kw_only=True):
         try:
             text = codec.encode(result, f"the result of {self.task}", self.limit)
         except InvalidPayload as error:
-            return self._settle(Ending.FAILED, error=str(error), error_kind="result")
-        return self._settle(Ending.COMPLETED, result=text)
+            return self.settle(self.ended(Ending.FAILED, error=storable(str(error)), error_kind="result"))
+        return self.settle(self.ended(Ending.COMPLETED, result=text))
 
     def fail(self, error: BaseException | str) -> bool:
         """End this attempt with an error: tried again while the budget lasts, else failed."""
@@ -36,16 +37,4 @@ class HeldClaim(Claim, frozen=True, kw_only=True):
 
     def release(self, delay: float | None = None) -> bool:
         """Give the job back without charge, at once or after a delay."""
-        return self._settle(Ending.RELEASED, delay=delay)
-
-    def _settle(self, ending: Ending, *, error: str | None = None, **values: Any) -> bool:
-        outcome = Outcome(
-            id=self.id,
-            claim=self.claim,
-            ending=ending,
-            queue=self.queue,
-            task=self.task,
-            error=None if error is None else storable(error),
-            **values,
-        )
-        return self.settle(outcome)
+        return self.settle(self.ended(Ending.RELEASED, delay=check_seconds("delay", delay)))

@@ -92,7 +92,7 @@ class Poller:
             on_death=self.ring,
         )
         self._upkeep: Upkeep | None = None
-        self._upkeep_at = self._upkeep_needed_at = 0.0
+        self._upkeep_at = self._upkeep_needed_at = self._hold_until = 0.0
         self._last_queue = ""
         self._owed: list[Outcome] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in a signal handler
@@ -131,7 +131,8 @@ class Poller:
             self._presence.declared_dead(self.worker_id)
             return None
         except StoreBusy as error:
-            self._count_busy(error)
+            self.count_busy()
+            self._complain(error)
             return None
         if not got.claims:
             return None
@@ -165,7 +166,7 @@ class Poller:
         max_iterations: int | None = None,
     ) -> None:
         """Poll until `stop()`, or for so many polls; waits between empty ones."""
-        self.running, self._stopped = True, False
+        self.running = True
         try:
             done = 0
             while not self._stopped and (max_iterations is None or done < max_iterations):
@@ -173,15 +174,16 @@ class Poller:
                 if not self.poll_once(on_job, on_idle) and done != max_iterations and not self._stopped:
                     self.wait(self.idle_wait())
         finally:
-            self.running = False
+            self.running = self._stopped = False
             self.close()
 
     def stop(self) -> None:
-        """End `run()` after the job in hand, and waits at once; safe from any thread or signal handler."""
+        """End `run()` after the job in hand, and waits at once; from any thread, or from a signal handler.
+
+        Called before `run()`, it ends that run before it begins; what is held goes back with `close()`.
+        """
         self._stopped = True
         self.ring()
-        if not self.running:
-            self.close()
 
     def close(self) -> None:
         """Retire this incarnation; claims it still holds go back. A later claim registers anew."""
@@ -261,6 +263,7 @@ class Poller:
             done = self._upkeep.run_once(self.worker_id)
             self._upkeep_at = moment + min(done.next_in, _UPKEEP_AT_LEAST)
             self._upkeep_needed_at = moment + done.next_in
+            self._hold_until = self._upkeep_needed_at if done.rescue.waited else 0.0
         return max(0.0, self._upkeep_at - moment)
 
     def idle_wait(self) -> float:
@@ -279,7 +282,9 @@ class Poller:
             return self.poll_interval
         moment = time.monotonic()
         if needed is not None and needed < wait:
-            wait = needed
+            wait = max(
+                needed, min(wait, self._hold_until - moment)
+            )  # a careful rescuer waits for its own beat
             self._upkeep_at = min(self._upkeep_at, moment + needed)
         return max(0.0, min(wait, self._upkeep_needed_at - moment))
 
@@ -331,12 +336,12 @@ class Poller:
         except StoreError:
             return False
 
-    def _count_busy(self, error: StoreBusy) -> None:
+    def count_busy(self) -> None:
+        """Count a poll that found the database locked; it is an empty one."""
         self.polls_total += 1
         self.polls_empty += 1
         self.polls_busy += 1
         self.consecutive_empty += 1
-        self._complain(error)
 
     def _complain(self, error: StoreBusy) -> None:
         if not self._complained:  # once, not per poll

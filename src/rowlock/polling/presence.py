@@ -67,6 +67,7 @@ class Presence:
         self._lock = threading.Lock()
         self._heartbeat: Heartbeat | None = None
         self._id = self._new_id()
+        self._process = os.getpid()
         self._registered = False
         self._dead = False
 
@@ -77,15 +78,18 @@ class Presence:
 
     def ensure(self) -> None:
         """Register if this incarnation is new, and under a new id if it was declared dead."""
-        if self._registered and not self._dead:
+        if self._registered and not self._dead and self._process == os.getpid():
             return
         with self._lock:
-            if self._dead:
+            wanted = self._id
+            if self._process != os.getpid():  # a forked child is somebody else, and has no heartbeat yet
+                self._heartbeat, self._process, wanted = None, os.getpid(), self._new_id()
+            elif self._dead:
                 log.warning("worker %s was declared dead: it registers anew and drops its claims", self._id)
-                self._id = self._new_id()
                 self._on_renewal()
+                wanted = self._new_id()
             registration = Registration(
-                id=self._id,
+                id=wanted,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 version=__version__,

@@ -15,7 +15,7 @@ import msgspec
 from rowlock import codec
 from rowlock.errors import InvalidPayload
 from rowlock.job import Claim, Ending, Outcome
-from rowlock.retry import after_error, storable
+from rowlock.retry import after_error, describe, storable
 from rowlock.running.context import JobContext
 from rowlock.task import Task
 
@@ -30,11 +30,15 @@ def execute(
 ) -> Outcome:
     """Run the claim and say what it came to; never raises."""
     started = time.monotonic()
-    if task is None:
-        outcome = _unknown(claim)
-    else:
-        with context.active():
-            outcome = _with_hooks(claim, task, context, hooks, limit)
+    try:
+        if task is None:
+            outcome = _unknown(claim)
+        else:
+            with context.active():
+                outcome = _with_hooks(claim, task, context, hooks, limit)
+    except BaseException as error:  # a run without an outcome would stay running for ever
+        log.exception("job %d (%s): its run could not be ended as it should", claim.id, claim.task)
+        outcome = claim.ended(Ending.FAILED, error=storable(describe(error)), error_kind="internal")
     _log(claim, outcome)
     return msgspec.structs.replace(
         outcome,
@@ -61,7 +65,7 @@ def _unknown(claim: Claim) -> Outcome:
     # Back to scheduled, later each time: another worker (or a newer version of this one) may know it.
     delay = min(_UNKNOWN_MOST, _UNKNOWN_FIRST * 2.0 ** min(claim.claim - 1, 10))
     error = f"worker {claim.claimed_by} knows no task {claim.task!r}; it is offered again in {delay:g} s"
-    return _outcome(claim, Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
+    return claim.ended(Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
 
 
 def _with_hooks(
@@ -83,7 +87,7 @@ def _with_hooks(
             generator.send(outcome)
         except StopIteration:
             continue
-        except Exception:
+        except BaseException:
             log.exception("job %d (%s): a hook raised after the run", claim.id, claim.task)
         else:
             generator.close()
@@ -96,7 +100,7 @@ def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) ->
         args, kwargs = task.binding.arguments(claim.args_json)
     except Exception as error:  # it would fail the same way each time, so no attempt is burned
         text = f"its arguments do not fit the task any more: {error}"
-        return _outcome(claim, Ending.FAILED, error=text, error_kind="arguments")
+        return claim.ended(Ending.FAILED, error=storable(text), error_kind="arguments")
     try:
         if task.binding.takes_context:
             args.insert(0, context)
@@ -105,9 +109,10 @@ def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) ->
         return after_error(claim, error, task.retry)
     try:
         text = codec.encode(result, f"the result of {task.name}", limit)
-    except InvalidPayload as error:
-        return _outcome(claim, Ending.FAILED, error=str(error), error_kind="result")
-    return _outcome(claim, Ending.COMPLETED, result=text)
+    except Exception as error:  # whatever a model raises when it is asked for its JSON
+        reason = str(error) if isinstance(error, InvalidPayload) else describe(error)
+        return claim.ended(Ending.FAILED, error=storable(reason), error_kind="result")
+    return claim.ended(Ending.COMPLETED, result=text)
 
 
 def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -120,15 +125,3 @@ def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any])
 
         return asyncio.run(finish())
     return result
-
-
-def _outcome(claim: Claim, ending: Ending, *, error: str | None = None, **values: Any) -> Outcome:
-    return Outcome(
-        id=claim.id,
-        claim=claim.claim,
-        ending=ending,
-        queue=claim.queue,
-        task=claim.task,
-        error=None if error is None else storable(error),
-        **values,
-    )

@@ -33,4 +33,4 @@ def told_by_signals(stop: Callable[[int, bool], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

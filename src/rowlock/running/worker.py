@@ -6,6 +6,7 @@ One loop owns all claiming and finishing; runs happen in the pool, beats in the 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -99,8 +100,6 @@ class Worker:
         self.stopped_now = False  # True after a run that was told to end at once
         self.stopped_by: int | None = None  # the number of the last signal
         self._said = False
-        self._looked_at = 0.0
-        self._alone_since: float | None = None
         self._failing = 0
 
     # -- what users call -------------------------------------------------------------------------
@@ -161,6 +160,7 @@ class Worker:
 
     def _work(self, until_empty: bool) -> Tally:
         self._app.load_tasks()
+        self._finisher = Finisher()
         self._pool = self._make_pool(self.concurrency, self._execute, self._done)
         with suppress(StoreBusy):  # the loop goes on trying, and says so
             self.register()
@@ -195,6 +195,8 @@ class Worker:
             self._presence.declared_dead(self.id)
             return 0.0
         except StoreError as error:
+            if isinstance(error, StoreBusy):
+                self.poller.count_busy()
             return self._back_off(error)
         self._recover()
         for outcome in got.lost:
@@ -208,7 +210,7 @@ class Worker:
         self._finisher.delivered(got.lost)
         for claim in got.claims:
             self._start(claim)
-        if got.claims or not free:
+        if len(self._runs) >= self.concurrency or not free:
             return self._time_to_next_deadline()
         return min(self.poller.idle_wait(), self._time_to_next_deadline())
 
@@ -319,6 +321,14 @@ class Worker:
 
     # -- trouble and the end ---------------------------------------------------------------------
 
+    def _given_back(self, run: Run) -> Outcome:
+        """The outcome of a run that is left behind: free of charge, unless it may be run only once."""
+        budget = run.claim.max_attempts or (run.task.retry.max_attempts if run.task else 0)
+        if budget == 1:
+            error = "its worker was told to end at once while it ran, and it is run at most once"
+            return run.claim.ended(Ending.FAILED, error=error, error_kind="worker_stopped")
+        return run.claim.ended(Ending.RELEASED)
+
     def _ring(self) -> None:
         self.poller.ring()
 
@@ -331,7 +341,8 @@ class Worker:
         if not self._failing:
             log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
         self._failing += 1
-        return min(_BACKOFF_MOST, _BACKOFF_FIRST * 2.0 ** min(self._failing, 10))
+        wait = min(_BACKOFF_MOST, _BACKOFF_FIRST * 2.0 ** min(self._failing, 10))
+        return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the workers, hides nothing
 
     def _recover(self) -> None:
         if self._failing:
@@ -345,14 +356,8 @@ class Worker:
                 if run.settled:
                     continue
                 run.settled = True
-            released = Outcome(
-                id=run.claim.id,
-                claim=run.claim.claim,
-                ending=Ending.RELEASED,
-                queue=run.claim.queue,
-                task=run.claim.task,
-            )
-            self._settle(run, released)
+            run.context.lost = True  # it may still be running: it is told at its next call
+            self._settle(run, self._given_back(run))
         try:
             while True:
                 batch = self._finisher.take(self.id, flush=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from rowlock.errors import ConfigurationError
 from rowlock.job import Claim, Want
 from rowlock.stores.session import Session
 from rowlock.strategies import get_strategy
@@ -86,7 +87,10 @@ def take(tx: Session, worker: str, want: Want) -> list[Claim]:
     claims: list[Claim] = []
 
     def take_from(queue: str, count: int, alone: bool) -> int:
-        strategy = get_strategy(overrides.get(queue, want.strategy))
+        try:
+            strategy = get_strategy(overrides.get(queue, want.strategy))
+        except ConfigurationError:  # set by a newer version: this one goes on in its own order
+            strategy = get_strategy(want.strategy)
         got = strategy.take(SqlShelf(tx, worker, queue, alone), count)
         claims.extend(got)
         return len(got)

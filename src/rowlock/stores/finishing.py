@@ -37,12 +37,21 @@ def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
             tx,
             outcome.id,
             outcome.claim,
-            outcome.ending,
+            _event(tx, outcome),
             worker=worker,
+            started_at=outcome.started,
             error=outcome.error,
             error_kind=outcome.error_kind,
         )
     return changed > 0
+
+
+def _event(tx: Session, outcome: Outcome) -> str:
+    """The timeline's word: a retry or release of a job that was to be cancelled is its cancellation."""
+    comes_back = outcome.ending in (Ending.RETRY, Ending.RELEASED)
+    if comes_back and tx.row("retry_facts", id=outcome.id)[1] == State.CANCELLED:
+        return str(Ending.CANCELLED)
+    return str(outcome.ending)
 
 
 def write_reports(tx: Session, reports: Sequence[Report]) -> None:

@@ -203,6 +203,6 @@ def _json(text: str | None, missing: Any) -> Any:
 
 def _cursor(text: str) -> int:
     try:
-        return int(text)
+        return min(int(text), _FARTHEST)
     except (TypeError, ValueError):
         raise ConfigurationError(f"cursor={text!r}: pass the `.cursor` of the page before") from None

@@ -154,7 +154,7 @@ SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age
 -- name: fail_overdue
 UPDATE rowlock_jobs
 SET state = 'failed', finished_at = {now}, error_kind = 'overdue', error = :error, alone = 0
-WHERE id = :id AND claim = :claim AND state IN ('queued', 'running')
+WHERE id = :id AND claim = :claim AND state IN ('queued', 'running') AND due_at < {now-age}
 
 -- name: alone_waiting
 SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
@@ -194,7 +194,8 @@ ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
 SELECT name, paused_at, strategy FROM rowlock_queues
 
 -- name: get_job
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id WHERE j.id = :id
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.id = :id
 
 -- name: history
 SELECT claim, event, at, worker, started_at, error, error_kind
@@ -230,6 +231,3 @@ SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
 
 -- name: meta
 SELECT key, value FROM rowlock_meta
-
--- name: set_meta
-INSERT INTO rowlock_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -101,8 +101,15 @@ class SqlStore(ABC):
 
     def retire(self, worker: str, now: float | None = None) -> None:
         with self._write(now) as tx:
-            for job, claim, *_ in tx.rows("held_by", worker=worker):
-                finish(tx, worker, Outcome(id=job, claim=claim, ending=Ending.RELEASED))
+            for job, claim, _, budget, started_at, *_ in tx.rows("held_by", worker=worker):
+                once = budget == 1 and started_at is not None
+                ending = Ending.FAILED if once else Ending.RELEASED
+                error = "its worker ended while it ran, and it is run at most once" if once else None
+                kind = "worker_stopped" if once else None
+                outcome = Outcome(
+                    id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
+                )
+                finish(tx, worker, outcome)
             tx.run("retire_worker", worker=worker)
 
     def cancel_requests(self, worker: str) -> list[tuple[int, int]]:
@@ -166,7 +173,7 @@ class SqlStore(ABC):
             failed = [
                 (job, claim)
                 for job, claim in overdue
-                if tx.run("fail_overdue", id=job, claim=claim, error=error)
+                if tx.run("fail_overdue", id=job, claim=claim, age=age, error=error)
             ]
             for job, claim in failed:
                 add_history(tx, job, claim, "failed", error=error, error_kind="overdue")
@@ -186,7 +193,8 @@ class SqlStore(ABC):
                     if tx.run("prune_job", id=job):
                         for side_table in ("prune_history", "prune_logs", "prune_progress"):
                             tx.run(side_table, id=job)
-        return len(doomed), (page[-1][0] if page and len(old) == len(page) == most else 0)
+        more = len(page) == most and page[-1][2] <= newest
+        return len(doomed), (page[-1][0] if more else 0)
 
     def prune_records(self, age: float, now: float | None = None) -> None:
         """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
@@ -204,8 +212,10 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             if tx.run("cancel_waiting", id=job):
                 add_history(tx, job, tx.row("retry_facts", id=job)[0], "cancelled", error_kind="operator")
-            else:
-                tx.run("cancel_running", id=job)
+            elif tx.run("cancel_running", id=job):
+                add_history(
+                    tx, job, tx.row("retry_facts", id=job)[0], "cancel asked for", error_kind="operator"
+                )
 
     def retry(self, job: int, now: float | None = None) -> None:
         with self._write(now) as tx:

@@ -22,21 +22,23 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._threads = 0
         self._busy = 0
-        self._abandoned: set[int] = set()
+        self._in_hand: set[Run] = set()
 
     def submit(self, run: Run) -> None:
         with self._lock:
             self._busy += 1
+            self._in_hand.add(run)
             if self._busy > self._threads and self._threads < self._size:
                 self._threads += 1
                 threading.Thread(target=self._loop, name=f"rowlock-run-{self._threads}", daemon=True).start()
         self._inbox.put(run)
 
     def abandon(self, run: Run) -> None:
-        with self._lock:  # its thread no longer counts; the next submit starts another
-            self._abandoned.add(id(run))
-            self._busy -= 1
-            self._threads -= 1
+        with self._lock:
+            if run in self._in_hand:  # its thread no longer counts; the next submit starts another
+                self._in_hand.discard(run)
+                self._busy -= 1
+                self._threads -= 1
 
     def close(self) -> None:
         with self._lock:
@@ -47,8 +49,8 @@ class ThreadPool:
         while (run := self._inbox.get()) is not None:
             outcome = self._execute(run)
             with self._lock:
-                if id(run) in self._abandoned:
-                    self._abandoned.discard(id(run))
+                if run not in self._in_hand:  # abandoned: another thread has its place
                     return
+                self._in_hand.discard(run)
                 self._busy -= 1
             self._done(run, outcome)

@@ -1,7 +1,7 @@
 """Keeps the write-ahead log small where SQLite's own checkpoints are not safe to use.
 
-Before 3.51.3 only a checkpoint that holds the write lock is safe (see connections.py), so writers and upkeep
-make those. The log's size is asked of the file system: opening it from here would break SQLite's POSIX locks.
+Before 3.51.3 a checkpoint is safe only while its maker holds the write lock (see connections.py), so writers
+and upkeep make those. The log's size is asked of the file system: opening it here would break SQLite's locks.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import os
 import sqlite3
 import time
 
-from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT
+from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
 _LARGE = 16 * 1024 * 1024
 _WRITES = 256  # of about four pages each: 1,000 pages
 _LOOK_EVERY = 64  # writes
 _UPKEEP_EVERY = 5.0  # seconds
-_PATIENCE = 100  # milliseconds to wait for readers and the writer; the next one tries again
+_PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again
 
 
 class Checkpoints:
     """Decides when a checkpoint is due for one file, and makes it."""
 
-    def __init__(self, path: str) -> None:
-        self._log = f"{path}-wal"
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._log = f"{connections.path}-wal"
         self._writes = 0
         self._since = 0
         self._looked_at = 0.0
@@ -34,36 +35,44 @@ class Checkpoints:
         self._writes += 1
         self._since += 1
         # The first write looks, too: many short-lived producers never come to the 64th.
-        if self._since >= _WRITES or (self._writes % _LOOK_EVERY == 1 and self._size() > _LARGE):
+        if self._since >= _WRITES or (self._writes % _LOOK_EVERY == 1 and size_of(self._log) > _LARGE):
             self.make(connection)
 
     def in_upkeep(self, connection: sqlite3.Connection) -> None:
         """Make one every few seconds while the log is not small: others may write without ever doing so."""
         moment = time.monotonic()
-        if moment - self._looked_at >= _UPKEEP_EVERY and self._size() > _SMALL:
+        if moment - self._looked_at >= _UPKEEP_EVERY and size_of(self._log) > _SMALL:
             self._looked_at = moment
             self.make(connection)
 
     def make(self, connection: sqlite3.Connection) -> None:
-        """Copy the log into the database, holding the write lock; give up soon if somebody is in the way."""
+        """Copy the log into the database under the write lock; give up soon if somebody else has it.
+
+        RESTART and TRUNCATE are no help: if they cannot get the lock in time, they go on without it. The next
+        writer starts the log over. Its file keeps its size up to a limit, because growing it anew costs each
+        commit 160 of 430 us.
+        """
         if SAFE_AUTOCHECKPOINT:
             return
         self._since = 0
-        # RESTART leaves the file its size: growing it anew costs each commit 160 of 430 us. Only a log that
-        # a reader or a bulk insert has made large is cut.
-        mode = "TRUNCATE" if self._size() > _LARGE else "RESTART"
         (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
         connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
         try:
-            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
+            return
         finally:
             connection.execute(f"PRAGMA busy_timeout = {usual}")
-
-    def _size(self) -> int:
-        return size_of(self._log)
+        try:
+            copier = self._connections.open(create=False)
+            try:
+                copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                copier.close()
+        finally:
+            connection.execute("ROLLBACK")
 
 
 def size_of(path: str) -> int:

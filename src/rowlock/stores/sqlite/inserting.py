@@ -38,8 +38,10 @@ def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -
     plain = all(job.unique_key is None and job.expires is None and job.meta is None for job in jobs)
     if plain and len(jobs) == 1:
         cursor = connection.execute(_ONE_PLAIN, _plain(jobs[0], 0, now)[2:])
-        return [Inserted(cursor.lastrowid or 0, True, now)]
-    first = connection.execute(_LAST).fetchone()[0] + 1
+        if cursor.rowcount == 1 and cursor.lastrowid:
+            return [Inserted(cursor.lastrowid, True, now)]
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'rowlock_jobs'")  # a row of no use
+    first = last_number(connection) + 1
     if plain:
         connection.executemany(_MANY_PLAIN, [_plain(job, id, now) for id, job in enumerate(jobs, first)])
     elif not any(job.unique_key is not None for job in jobs):
@@ -47,6 +49,17 @@ def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -
     else:
         return _insert_with_keys(connection, jobs, first, now)
     return [Inserted(id, True, now) for id in range(first, first + len(jobs))]
+
+
+def last_number(connection: sqlite3.Connection) -> int:
+    """The last number that was drawn; if somebody has emptied sqlite_sequence, its row is made again."""
+    row = connection.execute(_LAST).fetchone()
+    if row is None:
+        row = connection.execute(
+            "SELECT coalesce(max(max(id), max(position)), 0) FROM rowlock_jobs"
+        ).fetchone()
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', ?)", row)
+    return int(row[0])
 
 
 def _insert_with_keys(

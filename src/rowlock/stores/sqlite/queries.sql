@@ -75,9 +75,6 @@ WHERE id = :id
 {levels}
 SELECT priority FROM level WHERE priority IS NOT NULL
 
--- name: last_number
-SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_jobs'
-
 -- name: draw_numbers
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'rowlock_jobs'
 
@@ -120,24 +117,24 @@ LIMIT 1
 
 -- The index is named where the planner, without ANALYZE, would walk the primary key instead.
 -- name: find
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
 WHERE j.id < :before AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit
 
 -- name: find_state
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
 WHERE j.state = :state AND j.id < :before
   AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit
 
 -- name: find_running
-SELECT {job} FROM rowlock_jobs j INDEXED BY rowlock_jobs_held LEFT JOIN rowlock_progress p ON p.job_id = j.id
+SELECT {job} FROM rowlock_jobs j INDEXED BY rowlock_jobs_held LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
 WHERE j.state = 'running' AND j.id < :before
   AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit
 
 -- name: find_bad
-SELECT {job} FROM rowlock_jobs j INDEXED BY rowlock_jobs_bad LEFT JOIN rowlock_progress p ON p.job_id = j.id
+SELECT {job} FROM rowlock_jobs j INDEXED BY rowlock_jobs_bad LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
 WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND j.id < :before
   AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit

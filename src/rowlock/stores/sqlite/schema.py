@@ -46,10 +46,10 @@ def create(connection: sqlite3.Connection) -> None:
             text = files("rowlock.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
             for statement in statements(text):
                 connection.execute(statement)
+        connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -74,10 +74,10 @@ def upgrade(connection: sqlite3.Connection, steps: list[tuple[int, str]]) -> tup
                     connection.execute(statement)
                 connection.execute("UPDATE rowlock_meta SET value = ? WHERE key = 'version'", (str(version),))
                 after = version
+        connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
     return before, after
 
 

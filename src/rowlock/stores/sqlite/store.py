@@ -11,12 +11,12 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 from urllib.parse import quote
 
 from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
-from rowlock.job import Inserted, NewJob
+from rowlock.job import Inserted, NewJob, utc
 from rowlock.stores import queries
 from rowlock.stores.claiming import CLAIM_COLUMNS
 from rowlock.stores.reading import JOB_COLUMNS, SqlReads
@@ -24,9 +24,9 @@ from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
 from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
-from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connection, Connections
+from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.faults import explain
-from rowlock.stores.sqlite.inserting import insert
+from rowlock.stores.sqlite.inserting import insert, last_number
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -84,46 +84,45 @@ class SqliteSession:
 class _Writing:
     """A durable transaction as a `with` block; a class, because generators cost 8 us of 90 per enqueue."""
 
-    __slots__ = ("_checkpoints", "_connection", "_now", "_path")
+    __slots__ = ("_connection", "_now", "_store")
 
-    def __init__(
-        self, connection: Connection, now: float | None, path: str, checkpoints: Checkpoints
-    ) -> None:
-        self._connection = connection
+    def __init__(self, store: SqliteStore, now: float | None) -> None:
+        self._store = store
         self._now = now
-        self._path = path
-        self._checkpoints = checkpoints
 
     def __enter__(self) -> SqliteSession:
-        # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
-        self._execute("BEGIN IMMEDIATE")
-        return SqliteSession(self._connection, self._now)  # its clock is read once the lock is held
+        self._connection = connection = self._store.connections.borrow()
+        try:
+            # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
+            connection.execute("BEGIN IMMEDIATE")
+        except BaseException as error:
+            self._store.connections.give_back(connection)
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, self._store.path) from error
+            raise
+        return SqliteSession(connection, self._now)  # its clock is read once the lock is held
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise explain(error, self._path) from error
-            return
-        self._execute("COMMIT")
+        connection, raised = self._connection, error
         try:
-            self._checkpoints.after_write(self._connection)
-        except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", explain(late, self._path))
-
-    def _execute(self, statement: str) -> None:
-        try:
-            self._connection.execute(statement)
-        except BaseException as error:
-            self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise explain(error, self._path) from error
-            raise
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
+            if error is None:
+                connection.execute("COMMIT")
+        except BaseException as failed:
+            error = failed
+        if error is not None and connection.in_transaction:
             with suppress(sqlite3.Error):  # the first error is the one to tell
-                self._connection.execute("ROLLBACK")
+                connection.execute("ROLLBACK")
+        try:
+            if error is None:
+                self._store.checkpoints.after_write(connection)
+        except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
+            log.warning("a checkpoint failed, the next one tries again: %s", explain(late, self._store.path))
+        finally:
+            self._store.connections.give_back(connection)
+        if isinstance(error, sqlite3.Error):
+            raise explain(error, self._store.path) from error
+        if error is not None and error is not raised:
+            raise error
 
 
 class SqliteStore(SqlReads, SqlStore):
@@ -132,9 +131,10 @@ class SqliteStore(SqlReads, SqlStore):
     def __init__(self, path: str, *, busy_timeout: float = 5.0) -> None:
         self.path = path
         self.url = f"sqlite:///{quote(path)}"
-        self._connections = Connections(path, busy_timeout)
+        self.connections = Connections(path, busy_timeout)
+        self.checkpoints = Checkpoints(self.connections)
         self._opened_in: int | None = None
-        self._checkpoints = Checkpoints(path)
+        self._inserts = 0
 
     # -- the life of the store -------------------------------------------------------------------
 
@@ -143,44 +143,43 @@ class SqliteStore(SqlReads, SqlStore):
             return
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
-        with self._explained():
-            connection = self._connections.get(create)
+        with self._explained(), self.connections.borrowed(create) as connection:
             facts = schema.meta(connection)
             if facts is None:
                 if not create:
                     raise StoreMissing(
                         f"no queue at {self.path} (the file is there, rowlock's tables are not)"
                     )
+                self.connections.use_wal(connection)
                 schema.create(connection)
                 facts = schema.meta(connection)
             if facts is None:
                 raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
             schema.check(facts, self.path)
-            self._connections.use_wal(connection)
+            self.connections.use_wal(connection)
         self._opened_in = os.getpid()
 
     def upgrade(self) -> tuple[int, int]:
-        with self._explained():
-            connection = self._connections.get(create=False)
+        with self._explained(), self.connections.borrowed(create=False) as connection:
             if schema.meta(connection) is None:
                 raise StoreMissing(f"no queue at {self.path}")
             return schema.upgrade(connection, schema.migrations())
 
     def close(self) -> None:
-        self._connections.close()
+        self.connections.close()
         self._opened_in = None
 
     # -- transactions ----------------------------------------------------------------------------
 
     def _write(self, now: float | None = None) -> _Writing:
         self.open()
-        return _Writing(self._connections.get(), now, self.path, self._checkpoints)
+        return _Writing(self, now)
 
     @contextmanager
     def _read(self, now: float | None = None) -> Iterator[SqliteSession]:
         self.open()
-        with self._explained():
-            yield SqliteSession(self._connections.get(), now)
+        with self._explained(), self.connections.borrowed() as connection:
+            yield SqliteSession(connection, now)
 
     @contextmanager
     def _snapshot(self) -> Iterator[SqliteSession]:
@@ -199,18 +198,20 @@ class SqliteStore(SqlReads, SqlStore):
             raise explain(error, self.path) from error
 
     def _numbers(self, tx: Session, count: int) -> range:
-        last: int = tx.row("last_number")[0]
+        last = last_number(cast(SqliteSession, tx).connection)
         tx.run("draw_numbers", count=count)
         return range(last + 1, last + 1 + count)
 
     def _time(self, stored: float) -> datetime:
-        return datetime.fromtimestamp(stored, timezone.utc)
+        return utc(stored)
 
     # -- producing -------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
         with self._write(now) as tx:
-            return insert(tx.connection, jobs, tx.now)
+            inserted = insert(tx.connection, jobs, tx.now)
+        self._inserts += 1
+        return inserted
 
     # -- what SQLite has to be asked for ---------------------------------------------------------
 
@@ -228,13 +229,14 @@ class SqliteStore(SqlReads, SqlStore):
 
     def change(self) -> int:
         self.open()
-        with self._explained():
-            version: int = self._connections.get().execute("PRAGMA data_version").fetchone()[0]
-            return version
+        with self._explained(), self.connections.borrowed() as connection:
+            version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        # A connection does not see its own commits this way, so the inserts of this process are counted, too.
+        return version + (self._inserts << 32)
 
     def checkpoint(self) -> None:
-        with self._explained():
-            self._checkpoints.in_upkeep(self._connections.get())
+        with self._explained(), self.connections.borrowed() as connection:
+            self.checkpoints.in_upkeep(connection)
 
     def facts(self) -> dict[str, Any]:
         with self._read() as db:
@@ -269,7 +271,10 @@ class SqliteStore(SqlReads, SqlStore):
         try:
             copy = sqlite3.connect(partial)
             try:
-                self._connections.get().backup(copy, pages=2048, sleep=0.001)
+                with self.connections.borrowed() as connection:
+                    connection.backup(
+                        copy
+                    )  # in one step: every commit of another process restarts a slow one
             finally:
                 copy.close()
             os.replace(partial, target)
