@@ -76,7 +76,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(rowlock: CommandLine
         "POLLER_INTERVAL_SECONDS='often': "
     )
 
-    rowlock.here("init")
+    rowlock("init")  # a process of its own: when it has ended, all is in the file
     whole = (rowlock.folder / "rowlock.db").read_bytes()
     for damaged in (whole[:4096] + bytes(4096) * 3 + whole[4096 * 4 :], whole[:5000]):
         (rowlock.folder / "bad.db").write_bytes(damaged)

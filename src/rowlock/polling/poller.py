@@ -180,10 +180,12 @@ class Poller:
     def stop(self) -> None:
         """End `run()` after the job in hand, and waits at once; from any thread, or from a signal handler.
 
-        Called before `run()`, it ends that run before it begins; what is held goes back with `close()`.
+        When `run()` is not running it closes the poller, and the next `run()` ends before it begins.
         """
         self._stopped = True
         self.ring()
+        if not self.running:
+            self.close()
 
     def close(self) -> None:
         """Retire this incarnation; claims it still holds go back. A later claim registers anew."""
