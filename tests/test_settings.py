@@ -104,6 +104,7 @@ def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
         ("sqlite://host/jobs.db", "names a host"),
         ("sqlite:///jobs.db?mode=ro", "takes no options"),
         (5, "is not a database URL"),
+        ("sqlite://[x", "is not a database URL"),
     ],
 )
 def test_a_url_that_cannot_work_is_refused_where_it_is_written(url: Any, message: str) -> None:

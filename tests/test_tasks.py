@@ -250,6 +250,7 @@ def circular() -> list[Any]:
         (circular(), "circular"),
         (object(), "object is not a JSON type"),
         (2**64, "64 bits"),
+        ({1: "a", "1": "b"}, "the same as JSON text"),
         ("x" * 2_000_000, "the limit is 1,048,576"),
     ],
 )
@@ -419,6 +420,7 @@ def test_configure_changes_one_enqueue_and_not_the_task(app: Rowlock) -> None:
         ({"delay": 5, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "either delay= or run_at="),
         ({"run_at": datetime(2030, 1, 1)}, "has no timezone"),  # noqa: DTZ001
         ({"run_at": 5}, "must be a datetime"),
+        ({"run_at": datetime.max.replace(tzinfo=UTC)}, "100 years"),
         ({"delay": -1}, "delay=-1"),
         ({"delay": float("nan")}, "delay=nan"),
         ({"delay": 1e12}, "100 years"),
@@ -555,3 +557,22 @@ def test_never_takes_exception_classes_only() -> None:
     for never in ([ValueError], (ValueError, "x"), ValueError):
         with pytest.raises(ConfigurationError, match="tuple of exception classes"):
             Retry(never=never)  # type: ignore[arg-type]
+
+
+def test_odd_parameter_names_work(app: Rowlock) -> None:
+    @app.task
+    def odd(self: int, __y: int, ctx: int = 3) -> list[int]:
+        return [self, __y, ctx]
+
+    job = app.enqueue("odd", {"self": 1, "__y": 2})
+    other = odd.enqueue(self=1, __y=2)
+    run(app)
+    assert app.result(job.id) == app.result(other.id) == [1, 2, 3]
+
+
+def test_a_type_that_json_cannot_tell_apart_is_refused_by_its_name(app: Rowlock) -> None:
+    @app.task
+    def take(a: int, b: Box | Point) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="task 'take': the type of its parameter 'b'"):
+        take.enqueue(1, Box(2))

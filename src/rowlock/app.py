@@ -5,6 +5,7 @@ Nothing is opened when it is made: each process opens the store on its first cal
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -59,6 +60,7 @@ class Rowlock:
             "keep_failed_days": keep_failed_days,
         }
         self._hooks: list[Hook] = []
+        self._home = os.getcwd()
         self._settings: Settings | None = None
         self._store: Store | None = None
         if url is not None:  # a URL that cannot work is refused here, where it was written
@@ -310,7 +312,9 @@ class Rowlock:
         if self._store is None:
             from rowlock.stores.address import store_for
 
-            self._store = store_for(self.settings.database_url, busy_timeout=self.settings.busy_timeout)
+            self._store = store_for(
+                self.settings.database_url, home=self._home, busy_timeout=self.settings.busy_timeout
+            )
         return self._store
 
     @property

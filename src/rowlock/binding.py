@@ -103,7 +103,9 @@ class Binding:
         except msgspec.ValidationError as error:
             raise TypeError(f"{self._task}: {_named(str(error))}") from None
         given = {
-            name: value for name in self._names if (value := getattr(decoded, name)) is not msgspec.UNSET
+            name: value
+            for number, name in enumerate(self._names)
+            if (value := getattr(decoded, _field_name(number))) is not msgspec.UNSET
         }
         positional: list[Any] = []
         for name in self._positional:
@@ -143,17 +145,36 @@ class Binding:
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
-        fields: list[Any] = []
-        for name in self._names:
-            kind = self._types.get(name, Any)
-            if name == self._rest:
-                kind = list[kind]  # type: ignore[valid-type]
-            if name in self._required:
-                fields.append((name, kind))
-            else:
-                fields.append((name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
-        record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self._extra)
+        fields = [self._field(number, name) for number, name in enumerate(self._names)]
+        for name, field in zip(self._names, fields, strict=True):
+            try:
+                msgspec.json.Decoder(msgspec.defstruct("One", [field]), dec_hook=to_type)
+            except (TypeError, RuntimeError) as error:
+                raise ConfigurationError(
+                    f"task {self._task!r}: the type of its parameter {name!r} cannot be JSON: {error}"
+                ) from None
+        record = msgspec.defstruct(
+            "Arguments",
+            fields,
+            kw_only=True,
+            forbid_unknown_fields=not self._extra,
+            rename={_field_name(number): name for number, name in enumerate(self._names)},
+        )
         return msgspec.json.Decoder(record, dec_hook=to_type)
+
+    def _field(self, number: int, name: str) -> Any:
+        kind = self._types.get(name, Any)
+        if name == self._rest:
+            kind = list[kind]  # type: ignore[valid-type]
+        if name in self._required:
+            return (_field_name(number), kind)
+        optional = kind if kind is Any else kind | msgspec.UnsetType
+        return (_field_name(number), optional, msgspec.UNSET)
+
+
+def _field_name(number: int) -> str:
+    # Not the parameter's own: a struct takes no name that begins with two underscores.
+    return f"p{number}"
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -20,7 +20,7 @@ decode = msgspec.json.decode
 def encode(value: Any, what: str, limit: int) -> str:
     """The value as JSON text; `what` names it in errors, `limit` is its largest size in bytes."""
     try:
-        plain = msgspec.to_builtins(value, builtin_types=_BINARY, str_keys=True, enc_hook=_to_builtins)
+        plain = msgspec.to_builtins(value, builtin_types=_BINARY, enc_hook=_to_builtins)
         _refuse_what_json_cannot_hold(plain, what)
         raw = _encoder.encode(plain)
     except RecursionError:
@@ -49,8 +49,10 @@ def _refuse_what_json_cannot_hold(value: Any, path: str) -> None:
         if "\x00" in value:
             raise InvalidPayload(f"{path} holds a NUL character, which databases refuse in JSON")
     elif kind is dict:
+        if len({str(key) for key in value}) < len(value):
+            raise InvalidPayload(f"{path} has keys that are the same as JSON text, such as 1 and '1'")
         for key, member in value.items():
-            if "\x00" in key:
+            if isinstance(key, str) and "\x00" in key:
                 raise InvalidPayload(f"{path} has a key with a NUL character, which databases refuse in JSON")
             _refuse_what_json_cannot_hold(member, f"{path}[{key!r}]")
     elif kind is list or kind is tuple:

@@ -17,7 +17,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def utc(seconds: float) -> datetime:
     """Unix seconds as an aware datetime; `fromtimestamp` refuses negative ones on Windows."""
-    return _EPOCH + timedelta(seconds=seconds)
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:  # one odd row must not hide a whole page
+        return datetime.max.replace(tzinfo=timezone.utc)
 
 
 class State(str, Enum):

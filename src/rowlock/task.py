@@ -5,6 +5,7 @@ Does not run anything but plain calls; the worker's side is in `running/`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -107,7 +108,10 @@ def _check_moment(what: str, value: Any) -> float | None:
         raise ConfigurationError(f"{what}={value!r}: must be a datetime with a timezone")
     if value.tzinfo is None:
         raise ConfigurationError(f"{what}={value!r} has no timezone; use datetime.now(timezone.utc) + ...")
-    return value.timestamp()
+    seconds = value.timestamp()
+    if seconds > time.time() + LONGEST:
+        raise ConfigurationError(f"{what}={value!r} lies more than 100 years ahead")
+    return seconds
 
 
 def _check_key(what: str, value: Any) -> str | None:
@@ -179,7 +183,7 @@ class Enqueuer(Generic[P]):
         )
         return other
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Write one job, durably; with a unique key it may return the job that holds the key already."""
         bound = self._binding.bind(args, kwargs) if self._binding else dict(kwargs)
         return self._enqueue(bound)
@@ -214,7 +218,7 @@ class Enqueuer(Generic[P]):
                 raise
         return ids
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async callers: the write happens in a thread."""
         import asyncio
 
@@ -288,7 +292,7 @@ class Task(Enqueuer[P], Generic[P, R]):
         super().__init__(host, chosen, binding, self.retry.max_attempts, options(Options(), given))
         update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.binding.takes_context:
             return self.function(self._host.local_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)

@@ -286,7 +286,8 @@ def test_a_poller_that_was_declared_dead_registers_anew(app: Rowlock, poller: Po
 
 
 @pytest.mark.parametrize(
-    "options", [{"poll_interval": 0}, {"strategy": "NO"}, {"worker_id": ""}, {"queues": "gpu"}]
+    "options",
+    [{"poll_interval": 0}, {"poll_interval": "1"}, {"strategy": "NO"}, {"worker_id": ""}, {"queues": "gpu"}],
 )
 def test_bad_options_are_refused(app: Rowlock, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must|unknown strategy"):

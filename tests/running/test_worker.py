@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -764,3 +765,44 @@ def test_a_new_run_does_not_show_the_progress_of_the_one_before(app: Rowlock) ->
         assert app.job(job.id).progress is None
         leave.set()
         app.result(job.id, timeout=10)
+
+
+def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_busy(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.3)
+    entered, leave = threading.Event(), threading.Event()
+
+    @app.task
+    def pay() -> str:
+        entered.set()
+        leave.wait(10)
+        return "paid"
+
+    job = pay.enqueue()
+    blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+    with app.worker(concurrency=2).background() as worker:
+        assert entered.wait(10)
+        app.enqueue("pay")
+        blocker.execute("BEGIN IMMEDIATE")
+        eventually(lambda: worker._failing)
+        leave.set()
+        eventually(lambda: not worker._runs)
+        worker.stop(now=True)
+        threading.Timer(0.5, lambda: blocker.execute("ROLLBACK")).start()
+    assert app.result(job.id, timeout=0) == "paid"
+    assert app.job(job.id).claim == 1
+    blocker.close()
+    app.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_a_task_forked_and_forgot_ends(app: Rowlock) -> None:
+    @app.task
+    def forker() -> int:
+        return os.fork()
+
+    job = forker.enqueue()
+    app.worker(concurrency=1).run(until_empty=True)
+    child = app.result(job.id)
+    assert child > 0
+    assert os.waitpid(child, 0) == (child, 0)

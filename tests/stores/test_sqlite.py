@@ -555,3 +555,121 @@ def test_a_finished_job_does_not_slow_a_claim(store: SqliteStore, other: sqlite3
     for claim in take(store, who, 2500, strategy="PRIORITY", alone=False):
         end(store, claim)
     assert steps_of_one_claim() < small * 4
+
+
+BUSY_FORK = """
+import os, sys, threading
+from rowlock.stores.sqlite import SqliteStore
+from tests.stores.steps import add
+
+store = SqliteStore(sys.argv[1], busy_timeout=20)
+acknowledged, stop = [], threading.Event()
+
+def produce():
+    while not stop.is_set():
+        acknowledged.extend(add(store))
+
+threads = [threading.Thread(target=produce) for _ in range(3)]
+for thread in threads:
+    thread.start()
+children = []
+for _ in range(12):
+    child = os.fork()
+    if child == 0:
+        add(store, 2)
+        add(store)
+        store.close()
+        os._exit(0)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+stop.set()
+for thread in threads:
+    thread.join()
+assert codes == [0] * 12, codes
+assert len(set(acknowledged)) == len(acknowledged)
+assert store.queues()[0].counts["queued"] == len(acknowledged) + 36
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forks_beside_busy_threads_lose_nothing(path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", BUSY_FORK, str(path)], check=True, timeout=60)
+
+
+def test_a_changed_working_directory_does_not_lose_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore("queue.db")
+    add(store)
+    monkeypatch.chdir(elsewhere)
+    thread = threading.Thread(target=add, args=(store,))  # opens a connection of its own
+    thread.start()
+    thread.join()
+    store.close()
+    assert len(store.find()) == 2
+    assert list(elsewhere.iterdir()) == []
+    store.close()
+
+
+def test_a_file_deleted_under_its_users_is_not_made_again_in_silence(store: SqliteStore, path: Path) -> None:
+    add(store)
+    for file in path.parent.glob("queue.db*"):
+        file.unlink()
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            add(store)
+        except StoreMissing as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert len(failures) == 1 and not path.exists()
+
+
+def test_an_interrupt_while_waiting_for_the_lock_leaves_no_transaction_open(
+    store: SqliteStore, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store)
+    begin = connections.Connection.execute
+
+    def interrupted(self: sqlite3.Connection, sql: str, *args: object) -> sqlite3.Cursor:
+        cursor = begin(self, sql, *args)  # type: ignore[arg-type]
+        if sql == "BEGIN IMMEDIATE":
+            raise KeyboardInterrupt
+        return cursor
+
+    monkeypatch.setattr(connections.Connection, "execute", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        add(store)
+    monkeypatch.undo()
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+    connection_of(store).execute("BEGIN IMMEDIATE")  # as if the interrupt had come a line later
+    add(store)
+    assert len(store.find()) == 2
+
+
+def test_connections_of_ended_threads_are_closed_at_once(store: SqliteStore) -> None:
+    import gc
+
+    found: list[sqlite3.Connection] = []
+
+    def use() -> None:
+        add(store)
+        found.append(connection_of(store))
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            found[0].execute("SELECT 1")
+    finally:
+        gc.enable()

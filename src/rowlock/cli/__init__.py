@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -48,11 +48,13 @@ def _rowlock(
 def main() -> None:
     """Run the command line and leave with its exit code."""
     code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `rowlock jobs | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = code or ERROR
+    stream: TextIO | None = sys.stdout
+    if stream is not None:  # `>&-` closed it
+        try:
+            stream.flush()
+        except BrokenPipeError:  # `rowlock jobs | head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            code = code or ERROR
     sys.exit(code)
 
 

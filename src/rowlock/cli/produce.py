@@ -114,6 +114,8 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
         if word.lstrip().startswith(("{", "[")):
             args.update(_object(word, "the arguments"))
         elif equals and name.isidentifier():
+            if name in args:
+                raise typer.BadParameter(f"{name!r} is given twice")
             args[name] = _value(value)
         else:
             raise typer.BadParameter(f"{word!r} is neither a JSON object nor a key=value pair")

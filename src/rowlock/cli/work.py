@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -110,5 +111,6 @@ def _announce(line: str, log_format: str) -> None:
     if log_format.lower() == "json":
         log.info(line)
         return
-    show.say(show.safe(line))
-    show.console().file.flush()
+    with suppress(OSError, AttributeError):  # nobody reads any more, or there is no stdout: work goes on
+        show.say(show.safe(line))
+        show.console().file.flush()

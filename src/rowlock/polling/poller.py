@@ -76,7 +76,11 @@ class Poller:
         queues: Sequence[str] = (),
         presence: Presence | None = None,
     ) -> None:
-        if not poll_interval > 0:
+        if (
+            isinstance(poll_interval, bool)
+            or not isinstance(poll_interval, (int, float))
+            or not poll_interval > 0
+        ):
             raise ValueError(f"poll_interval={poll_interval!r}: must be more than 0 seconds")
         self._app = app
         self.strategy = strategy

@@ -119,15 +119,19 @@ class Presence:
             self._dead = True
             self._on_death()
 
-    def leave(self) -> None:
-        """Retire in good order: claims still held go back. A later `ensure` registers anew."""
+    def leave(self, retire: bool = True) -> None:
+        """Retire in good order: claims still held go back. A later `ensure` registers anew.
+
+        Without `retire` it only falls silent, and its claims are rescued when the lease runs out.
+        """
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
         if self._registered:
             self._registered = False
             try:
-                self._app.store.retire(self._id)
+                if retire:
+                    self._app.store.retire(self._id)
             except StoreError as error:  # its claims are rescued when the lease runs out
                 log.warning("worker %s could not say goodbye: %s", self._id, error)
             self._id = self._new_id()

@@ -75,10 +75,10 @@ class Finisher:
                 )
                 for (minute, queue, task), sums in self._sums.items()
             ]
-        self._retry = Batch(
-            [outcome for outcome, _ in pairs], [report for _, report in pairs if report], minutes
-        )
-        return self._retry
+        batch = Batch([outcome for outcome, _ in pairs], [report for _, report in pairs if report], minutes)
+        if pairs or minutes:  # an empty one is nothing to try again, and must not hide what comes next
+            self._retry = batch
+        return batch
 
     def delivered(self, lost: Sequence[Outcome]) -> None:
         """The last batch is durable, but for the outcomes whose claims were lost."""

@@ -31,6 +31,7 @@ log = logging.getLogger("rowlock.worker")
 
 TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+_LAST_TRIES = 3
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _POOLS: dict[str, Callable[[int, Execute, Done], Pool]] = {"thread": ThreadPool}
 
@@ -321,6 +322,19 @@ class Worker:
 
     # -- trouble and the end ---------------------------------------------------------------------
 
+    def _write_the_rest(self) -> bool:
+        """Write all outcomes that are left; False if the store cannot be used now."""
+        try:
+            while True:
+                batch = self._finisher.take(self.id, flush=True)
+                if not (batch.outcomes or batch.reports or batch.minutes):
+                    return True
+                got = self.poller.exchange(0, batch.outcomes, batch.reports, batch.minutes)
+                self._finisher.delivered(got.lost)
+        except StoreError as error:
+            log.error("the last outcomes could not be written: %s", error)  # noqa: TRY400
+            return False
+
     def _given_back(self, run: Run) -> Outcome:
         """The outcome of a run that is left behind: free of charge, unless it may be run only once."""
         budget = run.claim.max_attempts or (run.task.retry.max_attempts if run.task else 0)
@@ -358,16 +372,8 @@ class Worker:
                 run.settled = True
             run.context.lost = True  # it may still be running: it is told at its next call
             self._settle(run, self._given_back(run))
-        try:
-            while True:
-                batch = self._finisher.take(self.id, flush=True)
-                if not (batch.outcomes or batch.reports or batch.minutes):
-                    break
-                got = self.poller.exchange(0, batch.outcomes, batch.reports, batch.minutes)
-                self._finisher.delivered(got.lost)
-        except StoreError as error:
-            log.error("the last outcomes could not be written, their jobs will be rescued: %s", error)  # noqa: TRY400
+        written = any(self._write_the_rest() for _ in range(_LAST_TRIES))
         self.stopped_now, self._stop, self._stop_now = self._stop_now, False, False  # it may run again
         self.poller.running = False
-        self.poller.close()
+        self._presence.leave(retire=written)  # else retiring would give back what is done: better the lease
         log.debug("worker ended: %s", self._finisher.tally)

@@ -15,13 +15,13 @@ _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute
 _PLANNED = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL", "duckdb": "DuckDB"}
 
 
-def store_for(url: str, *, busy_timeout: float = 5.0) -> Store:
-    """The store at this URL; nothing is opened or created yet."""
+def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
+    """The store at this URL; nothing is opened or created yet. `home` is where relative paths begin."""
     if not isinstance(url, str) or "://" not in url:
         raise ConfigurationError(f"{url!r} is not a database URL; write for example {_EXAMPLE}")
     kind = url.partition("://")[0].lower()
     if kind == "sqlite":
-        return _sqlite(url, busy_timeout=busy_timeout)
+        return _sqlite(url, home=home, busy_timeout=busy_timeout)
     if kind in _PLANNED:
         raise ConfigurationError(f"this version of rowlock has no {_PLANNED[kind]} store yet; use {_EXAMPLE}")
     raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_EXAMPLE}")
@@ -30,7 +30,10 @@ def store_for(url: str, *, busy_timeout: float = 5.0) -> Store:
 def _sqlite(url: str, **options: Any) -> Store:
     from rowlock.stores.sqlite import SqliteStore
 
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} is not a database URL ({error}); write {_EXAMPLE}") from None
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc:
         raise ConfigurationError(f"{url!r} names a host; a SQLite file has none: use {_EXAMPLE}")

@@ -5,6 +5,7 @@ Daemon threads of its own, not an executor's: one that hangs can be abandoned an
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 
@@ -22,6 +23,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._threads = 0
         self._busy = 0
+        self._process = os.getpid()
         self._in_hand: set[Run] = set()
 
     def submit(self, run: Run) -> None:
@@ -48,6 +50,10 @@ class ThreadPool:
     def _loop(self) -> None:
         while (run := self._inbox.get()) is not None:
             outcome = self._execute(run)
+            if (
+                os.getpid() != self._process
+            ):  # a task forked, and its child came back: it has no business here
+                os._exit(0)
             with self._lock:
                 if run not in self._in_hand:  # abandoned: another thread has its place
                     return

@@ -33,6 +33,11 @@ class Connection(sqlite3.Connection):
         self.is_open = True
         self.uses = 0
 
+    @property
+    def usable(self) -> bool:
+        """True if it is open, and was opened by this process."""
+        return self.is_open and self.process == os.getpid()
+
     def close(self) -> None:
         self.is_open = False
         super().close()
@@ -42,39 +47,52 @@ class Connection(sqlite3.Connection):
             super().close()
 
 
+class _Holder:
+    """Closes a thread's connection when the thread ends; alone it would wait for the garbage collector."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        if self.connection.process == os.getpid():
+            with suppress(sqlite3.Error):
+                self.connection.close()
+
+
 class Connections:
     """The connections of one database file."""
 
-    def __init__(self, path: str, busy_timeout: float) -> None:
+    def __init__(self, path: str, busy_timeout: float, shown: str) -> None:
         self.path = path
+        self._shown = shown  # the path as its user wrote it, for messages
+        self.exists = False  # once it does, it is never created again under somebody's feet
         self._busy_timeout = busy_timeout
         self._local = threading.local()
-        self.renew_locks()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self.gate = threading.Lock()  # who holds it lets nobody open or take up a connection
         _everyone.add(self)
-
-    def renew_locks(self) -> None:
-        """Make the locks anew; only for `__init__` and a forked child."""
-        self._gate = threading.Lock()
-        self._guard = threading.Lock()
 
     def borrow(self, create: bool = True) -> Connection:
         """This thread's connection in this process, locked; `give_back` it soon."""
         while True:
-            connection: Connection | None = getattr(self._local, "connection", None)
-            if connection is None or not connection.uses:  # not inside a use of its own
-                with self._gate:  # somebody wants them all closed: a busy thread would never let them in
-                    pass
-            if connection is None or not connection.is_open or connection.process != os.getpid():
-                connection = self.open(create)
-                self._local.connection = connection
-                with self._guard:
-                    self._all.add(connection)
+            holder: _Holder | None = getattr(self._local, "holder", None)
+            if holder is not None and holder.connection.uses:  # inside a use of its own
+                connection = holder.connection
+            else:
+                with self.gate:
+                    if holder is None or not holder.connection.usable:
+                        holder = _Holder(self.open(create))
+                        self._local.holder = holder
+                        self._all.add(holder.connection)
+                    connection = holder.connection
             connection.lock.acquire()
-            if connection.is_open:
-                connection.uses += 1
-                return connection
-            connection.lock.release()
+            if not connection.usable:
+                connection.lock.release()
+                continue
+            connection.uses += 1
+            if connection.uses == 1 and connection.in_transaction:  # an interrupt between two lines left it
+                connection.execute("ROLLBACK")
+            return connection
 
     def give_back(self, connection: Connection) -> None:
         """End the use of a borrowed connection."""
@@ -92,26 +110,27 @@ class Connections:
 
     def close(self) -> None:
         """Close those of all threads of this process, once their users are done; later calls open anew."""
-        for connection in self.lock_all():
-            connection.close()
-            connection.lock.release()
+        with self.gate:
+            for connection in self.lock_all():
+                connection.close()
+                connection.lock.release()
+            self.exists = False
 
     def lock_all(self) -> list[Connection]:
-        """Wait until nobody uses any of them, and keep it so."""
-        with self._gate:
-            with self._guard:
-                known = [one for one in self._all if one.is_open and one.process == os.getpid()]
-            for connection in known:
-                connection.lock.acquire()
+        """Wait until nobody uses any of them, and keep it so; for those who hold the gate."""
+        known = [one for one in self._all if one.usable]
+        for connection in known:
+            connection.lock.acquire()
         return known
 
     def open(self, create: bool = True) -> Connection:
         """A new connection, ready to be used."""
+        create = create and not self.exists
         if not create and not os.path.exists(self.path):
-            raise StoreMissing(f"no queue at {self.path}")
+            raise StoreMissing(f"no queue at {self._shown}")
         mode = "rwc" if create else "rw"
         connection = sqlite3.connect(
-            f"{Path(self.path).absolute().as_uri()}?mode={mode}",
+            f"{Path(self.path).as_uri()}?mode={mode}",
             uri=True,
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions are begun by name: BEGIN IMMEDIATE
@@ -141,37 +160,37 @@ class Connections:
                     raise
             if time.monotonic() > deadline:
                 raise StoreUnusable(
-                    f"{self.path} stays in journal mode {mode}, rowlock needs WAL: is it on a network drive?"
+                    f"{self._shown} stays in journal mode {mode}, but WAL is needed: a network drive?"
                 )
             time.sleep(0.01)
 
 
 # -- forks -------------------------------------------------------------------------------------------
 # A forked child inherits SQLite's belief that it holds the file's locks, which it does not: its parent then
-# deletes the WAL under it, and what the child commits is lost. So at a fork no connection is open: they are
-# closed before it, once their users are done, and parent and child open their own at their next call.
+# deletes the WAL under it, and what the child commits is lost. So at a fork no connection is open and none is
+# being opened. They are closed before it, once their users are done; parent and child open their own again.
 
 _everyone: weakref.WeakSet[Connections] = weakref.WeakSet()
 _forking = threading.local()
 
 
 def _before_fork() -> None:
-    _forking.held = [connection for connections in list(_everyone) for connection in connections.lock_all()]
-    for connection in _forking.held:
-        if not connection.uses:  # the forking thread itself may be in the middle of something
-            connection.close()
+    _forking.everyone = list(_everyone)
+    _forking.held = []
+    for connections in _forking.everyone:
+        connections.gate.acquire()
+        for connection in connections.lock_all():
+            _forking.held.append(connection)
+            if not connection.uses:  # the forking thread itself may be in the middle of something
+                connection.close()
 
 
 def _after_fork() -> None:
     for connection in _forking.held:
         connection.lock.release()
-
-
-def _after_fork_in_child() -> None:
-    for connections in list(_everyone):
-        connections.renew_locks()  # whoever held one of these is not here
-    _after_fork()
+    for connections in _forking.everyone:
+        connections.gate.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

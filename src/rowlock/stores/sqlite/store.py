@@ -96,6 +96,8 @@ class _Writing:
             # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
             connection.execute("BEGIN IMMEDIATE")
         except BaseException as error:
+            if connection.uses == 1 and connection.in_transaction:  # interrupted after it had begun
+                connection.execute("ROLLBACK")
             self._store.connections.give_back(connection)
             if isinstance(error, sqlite3.Error):
                 raise explain(error, self._store.path) from error
@@ -128,10 +130,11 @@ class _Writing:
 class SqliteStore(SqlReads, SqlStore):
     """A queue in a SQLite file."""
 
-    def __init__(self, path: str, *, busy_timeout: float = 5.0) -> None:
+    def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
         self.path = path
         self.url = f"sqlite:///{quote(path)}"
-        self.connections = Connections(path, busy_timeout)
+        # Absolute from the start: a task that changes the working directory must not lose the queue.
+        self.connections = Connections(os.path.abspath(os.path.join(home, path)), busy_timeout, shown=path)
         self.checkpoints = Checkpoints(self.connections)
         self._opened_in: int | None = None
         self._inserts = 0
@@ -157,6 +160,7 @@ class SqliteStore(SqlReads, SqlStore):
                 raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
             schema.check(facts, self.path)
             self.connections.use_wal(connection)
+        self.connections.exists = True
         self._opened_in = os.getpid()
 
     def upgrade(self) -> tuple[int, int]:
@@ -256,7 +260,7 @@ class SqliteStore(SqlReads, SqlStore):
                 "journal_mode": pragma("journal_mode"),
                 "synchronous": {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}[pragma("synchronous")],
                 "bytes": pragma("page_count") * pragma("page_size"),
-                "wal_bytes": size_of(f"{self.path}-wal"),
+                "wal_bytes": size_of(f"{self.connections.path}-wal"),
                 "quick_check": [row[0] for row in db.connection.execute("PRAGMA quick_check(5)")],
                 "newest_created_at": db.row("newest_created_at")[0],
                 "unknown_tasks": dict(db.rows("count_unknown")),
