@@ -250,7 +250,7 @@ def circular() -> list[Any]:
         (circular(), "circular"),
         (object(), "object is not a JSON type"),
         (2**64, "64 bits"),
-        ({1: "a", "1": "b"}, "the same as JSON text"),
+        ({1: "a", "1": "b"}, "one key in JSON"),
         ("x" * 2_000_000, "the limit is 1,048,576"),
     ],
 )

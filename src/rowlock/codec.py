@@ -42,27 +42,45 @@ def encode(value: Any, what: str, limit: int) -> str:
 def _refuse_what_json_cannot_hold(value: Any, path: str) -> None:
     # msgspec writes NaN as null, bytes as base64 and NUL as \u0000, all without a word.
     kind = type(value)
-    if kind is int:
-        if not -(2**63) <= value < 2**63:
-            raise InvalidPayload(f"{path} is {value}, which does not fit into 64 bits; pass it as text")
-    elif kind is str:
-        if "\x00" in value:
-            raise InvalidPayload(f"{path} holds a NUL character, which databases refuse in JSON")
-    elif kind is dict:
-        if len({str(key) for key in value}) < len(value):
-            raise InvalidPayload(f"{path} has keys that are the same as JSON text, such as 1 and '1'")
+    if kind is dict:
         for key, member in value.items():
-            if isinstance(key, str) and "\x00" in key:
+            if type(key) is not str:
+                if str(key) in value:
+                    raise InvalidPayload(
+                        f"{path} has the keys {key!r} and '{key}', which are one key in JSON"
+                    )
+            elif "\x00" in key:
                 raise InvalidPayload(f"{path} has a key with a NUL character, which databases refuse in JSON")
-            _refuse_what_json_cannot_hold(member, f"{path}[{key!r}]")
+            if not _is_fine(member):
+                _refuse_what_json_cannot_hold(member, f"{path}[{key!r}]")
     elif kind is list or kind is tuple:
         for index, member in enumerate(value):
-            _refuse_what_json_cannot_hold(member, f"{path}[{index}]")
-    elif kind is float:
-        if not math.isfinite(value):
-            raise InvalidPayload(f"{path} is {value}, which JSON cannot hold; use None or text instead")
-    elif isinstance(value, _BINARY):
-        raise InvalidPayload(f"{path} is {kind.__name__}, which JSON cannot hold; encode it as text (base64)")
+            if not _is_fine(member):
+                _refuse_what_json_cannot_hold(member, f"{path}[{index}]")
+    elif not _is_fine(value):
+        raise InvalidPayload(f"{path} {_why_not(value)}")
+
+
+def _is_fine(value: Any) -> bool:
+    """True for what JSON holds; False for what it does not, and for what has to be looked into."""
+    kind = type(value)
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is str:
+        return "\x00" not in value
+    if kind is float:
+        return math.isfinite(value)
+    return value is None or kind is bool
+
+
+def _why_not(value: Any) -> str:
+    if isinstance(value, int):
+        return f"is {value}, which does not fit into 64 bits; pass it as text"
+    if isinstance(value, str):
+        return "holds a NUL character, which databases refuse in JSON"
+    if isinstance(value, float):
+        return f"is {value}, which JSON cannot hold; use None or text instead"
+    return f"is {type(value).__name__}, which JSON cannot hold; encode it as text (base64)"
 
 
 def _to_builtins(value: Any) -> Any:

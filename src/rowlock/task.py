@@ -309,6 +309,7 @@ def _plain_mapping(task: str, args: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_job(new: NewJob, inserted: Inserted) -> Job:
     state, due, deadline = new.placed(inserted.now)
+    created_at = utc(inserted.now)
     return Job(
         id=inserted.id,
         task=new.task,
@@ -319,8 +320,8 @@ def _as_job(new: NewJob, inserted: Inserted) -> Job:
         claim=0,
         failures=0,
         max_attempts=new.max_attempts,
-        created_at=utc(inserted.now),
-        run_at=utc(due),
+        created_at=created_at,
+        run_at=created_at if due == inserted.now else utc(due),
         expires_at=None if deadline is None else utc(deadline),
         unique_key=new.unique_key,
         meta=codec.decode(new.meta) if new.meta else {},

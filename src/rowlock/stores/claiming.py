@@ -80,9 +80,8 @@ def _claim(row: Any) -> Claim:
     )
 
 
-def take(tx: Session, worker: str, want: Want) -> list[Claim]:
-    """Claim from the queues in turn, each by its own strategy."""
-    settings = tx.rows("queue_settings")
+def take(tx: Session, worker: str, want: Want, settings: list[Any], next_queue: str | None) -> list[Claim]:
+    """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
     overrides = {name: strategy for name, _, strategy in settings if strategy}
     claims: list[Claim] = []
 
@@ -96,7 +95,7 @@ def take(tx: Session, worker: str, want: Want) -> list[Claim]:
         return len(got)
 
     # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
-    queues = list(islice(queues_in_turn(tx, want, settings), want.count))
+    queues = list(islice(queues_in_turn(tx, want, settings, next_queue), want.count))
     if want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
         return claims  # its last worker died under it: it gets no neighbours that it could take along
     while queues and len(claims) < want.count:
@@ -109,7 +108,9 @@ def take(tx: Session, worker: str, want: Want) -> list[Claim]:
     return claims
 
 
-def queues_in_turn(db: Session, want: Want, settings: list[Any]) -> Iterator[str]:
+def queues_in_turn(
+    db: Session, want: Want, settings: list[Any], next_queue: str | None = None
+) -> Iterator[str]:
     """The queues that have queued jobs and are not paused, beginning after the one served last."""
     paused = {name for name, paused_at, _ in settings if paused_at is not None}
     if want.queues:
@@ -118,8 +119,10 @@ def queues_in_turn(db: Session, want: Want, settings: list[Any]) -> Iterator[str
             if name not in paused and db.row("queue_has_work", queue=name):
                 yield name
         return
-    name, seen = want.after, {None}
-    while (name := db.row("next_queue", after=name)[0]) not in seen:
+    seen: set[str | None] = {None}
+    name = next_queue or db.row("next_queue", after=want.after)[0]
+    while name not in seen:
         seen.add(name)
         if name not in paused:
             yield name
+        name = db.row("next_queue", after=name)[0]

@@ -63,11 +63,12 @@ class SqlStore(ABC):
                 tx.run("add_minute", **msgspec.structs.asdict(minute))
             claims: list[Claim] = []
             if want and want.count > 0:
-                if tx.row("worker_alive", worker=worker) is None:
-                    if writes:  # keep what was finished; the caller learns of its death at its next beat
-                        return Exchange([], lost, want.after)
+                alive, has_settings, next_queue = tx.row("claim_facts", worker=worker, after=want.after)
+                if alive:
+                    settings = tx.rows("queue_settings") if has_settings else []
+                    claims = take(tx, worker, want, settings, next_queue)
+                elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-                claims = take(tx, worker, want)
             last = claims[-1].queue if claims else (want.after if want else "")
             return Exchange(without_expired(tx, worker, claims), lost, last)
 

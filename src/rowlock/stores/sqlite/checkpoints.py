@@ -14,7 +14,7 @@ from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
 _LARGE = 16 * 1024 * 1024
-_WRITES = 256  # of about four pages each: 1,000 pages
+_WRITES = 512  # of about four pages each: a log of 8 MB
 _LOOK_EVERY = 64  # writes
 _UPKEEP_EVERY = 5.0  # seconds
 _PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again

@@ -33,11 +33,6 @@ class Connection(sqlite3.Connection):
         self.is_open = True
         self.uses = 0
 
-    @property
-    def usable(self) -> bool:
-        """True if it is open, and was opened by this process."""
-        return self.is_open and self.process == os.getpid()
-
     def close(self) -> None:
         self.is_open = False
         super().close()
@@ -74,25 +69,23 @@ class Connections:
 
     def borrow(self, create: bool = True) -> Connection:
         """This thread's connection in this process, locked; `give_back` it soon."""
+        process = os.getpid()
         while True:
             holder: _Holder | None = getattr(self._local, "holder", None)
-            if holder is not None and holder.connection.uses:  # inside a use of its own
-                connection = holder.connection
-            else:
+            connection = None if holder is None else holder.connection
+            if connection is None or not connection.uses:  # not inside a use of its own
                 with self.gate:
-                    if holder is None or not holder.connection.usable:
-                        holder = _Holder(self.open(create))
-                        self._local.holder = holder
-                        self._all.add(holder.connection)
-                    connection = holder.connection
+                    if connection is None or not connection.is_open or connection.process != process:
+                        connection = self.open(create)
+                        self._local.holder = _Holder(connection)
+                        self._all.add(connection)
             connection.lock.acquire()
-            if not connection.usable:
-                connection.lock.release()
-                continue
-            connection.uses += 1
-            if connection.uses == 1 and connection.in_transaction:  # an interrupt between two lines left it
-                connection.execute("ROLLBACK")
-            return connection
+            if connection.is_open and connection.process == process:
+                connection.uses += 1
+                if connection.uses == 1 and connection.in_transaction:
+                    connection.execute("ROLLBACK")  # an interrupt between two lines had left it
+                return connection
+            connection.lock.release()
 
     def give_back(self, connection: Connection) -> None:
         """End the use of a borrowed connection."""
@@ -118,7 +111,7 @@ class Connections:
 
     def lock_all(self) -> list[Connection]:
         """Wait until nobody uses any of them, and keep it so; for those who hold the gate."""
-        known = [one for one in self._all if one.usable]
+        known = [one for one in self._all if one.is_open and one.process == os.getpid()]
         for connection in known:
             connection.lock.acquire()
         return known

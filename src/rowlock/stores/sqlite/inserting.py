@@ -1,4 +1,4 @@
-"""How jobs are written into SQLite: one statement for one job, `executemany` for many.
+"""How jobs are written into SQLite, with the next numbers of the sequence as ids and positions.
 
 Runs inside the caller's transaction. The statements are here and not in a `.sql` file, because their values
 go by position, which is faster than by name.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from rowlock.job import Inserted, NewJob
@@ -17,14 +18,14 @@ _FULL = f"{_PLAIN}, expires_at, unique_key, unique_until, meta"
 _LAST = "SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_jobs'"
 # Ids and positions are the next numbers of one sequence. Leaving the columns out that most jobs do not use
 # takes a bulk insert from 6.4 to 4.2 us a row.
-_ONE_PLAIN = (
-    f"INSERT INTO rowlock_jobs ({_PLAIN}) "  # noqa: S608 - names only, the values are bound
-    f"SELECT seq + 1, seq + 1, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM ({_LAST})"
+_INSERT_PLAIN = f"INSERT INTO rowlock_jobs ({_PLAIN}) VALUES ({', '.join('?' * 11)})"  # noqa: S608
+_INSERT_ONE = (
+    f"INSERT INTO rowlock_jobs ({_PLAIN.removeprefix('id, ')}) "  # noqa: S608
+    f"VALUES ((SELECT seq + 1 FROM ({_LAST})), {', '.join('?' * 9)})"
 )
-_MANY_PLAIN = f"INSERT INTO rowlock_jobs ({_PLAIN}) VALUES ({', '.join('?' * 11)})"  # noqa: S608
-_MANY_FULL = f"INSERT INTO rowlock_jobs ({_FULL}) VALUES ({', '.join('?' * 15)})"  # noqa: S608
+_INSERT_FULL = f"INSERT INTO rowlock_jobs ({_FULL}) VALUES ({', '.join('?' * 15)})"  # noqa: S608
 _UNLESS_HELD = (
-    f"{_MANY_FULL} ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL "
+    f"{_INSERT_FULL} ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL "
     "AND state IN ('scheduled', 'queued', 'running') DO NOTHING"
 )
 _HOLDER = (
@@ -37,18 +38,21 @@ def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -
     """Write the jobs with the next numbers of the sequence; a unique key that is held gives its holder."""
     plain = all(job.unique_key is None and job.expires is None and job.meta is None for job in jobs)
     if plain and len(jobs) == 1:
-        cursor = connection.execute(_ONE_PLAIN, _plain(jobs[0], 0, now)[2:])
-        if cursor.rowcount == 1 and cursor.lastrowid:
-            return [Inserted(cursor.lastrowid, True, now)]
-        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'rowlock_jobs'")  # a row of no use
+        with suppress(sqlite3.IntegrityError):  # no position: somebody has emptied sqlite_sequence
+            return [Inserted(_insert_one(connection, jobs[0], now), True, now)]
     first = last_number(connection) + 1
     if plain:
-        connection.executemany(_MANY_PLAIN, [_plain(job, id, now) for id, job in enumerate(jobs, first)])
+        connection.executemany(_INSERT_PLAIN, [_plain(job, id, now) for id, job in enumerate(jobs, first)])
     elif not any(job.unique_key is not None for job in jobs):
-        connection.executemany(_MANY_FULL, [_full(job, id, now) for id, job in enumerate(jobs, first)])
+        connection.executemany(_INSERT_FULL, [_full(job, id, now) for id, job in enumerate(jobs, first)])
     else:
         return _insert_with_keys(connection, jobs, first, now)
     return [Inserted(id, True, now) for id in range(first, first + len(jobs))]
+
+
+def _insert_one(connection: sqlite3.Connection, job: NewJob, now: float) -> int:
+    # AUTOINCREMENT gives the id; the position is the same number. 29 us; 37 if the number is asked for first.
+    return connection.execute(_INSERT_ONE, _plain(job, 0, now)[2:]).lastrowid or 0
 
 
 def last_number(connection: sqlite3.Connection) -> int:

@@ -20,6 +20,14 @@ SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
 SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
                 (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
 
+-- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own,
+-- and which queue comes next.
+-- name: claim_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues),
+       coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+
 -- name: queue_has_work
 SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1
 
