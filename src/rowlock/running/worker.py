@@ -211,7 +211,7 @@ class Worker:
         self._finisher.delivered(got.lost)
         for claim in got.claims:
             self._start(claim)
-        if len(self._runs) >= self.concurrency or not free:
+        if len(got.claims) >= free:  # every place is taken (short runs may have ended by now)
             return self._time_to_next_deadline()
         return min(self.poller.idle_wait(), self._time_to_next_deadline())
 

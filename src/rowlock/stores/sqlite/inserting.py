@@ -82,7 +82,19 @@ def _insert_with_keys(
 
 def _plain(job: NewJob, id: int, now: float) -> tuple[Any, ...]:
     state, due, _ = job.placed(now)
-    return (id, id, job.task, job.queue, job.priority, state.value, job.max_attempts, now, due, due, job.args)
+    return (
+        id,
+        id,
+        job.task,
+        job.queue,
+        job.priority,
+        state._value_,
+        job.max_attempts,
+        now,
+        due,
+        due,
+        job.args,
+    )
 
 
 def _full(job: NewJob, id: int, now: float) -> tuple[Any, ...]:
