@@ -5,6 +5,7 @@ Nothing is opened when it is made: each process opens the store on its first cal
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rowlock.running.worker import Worker
     from rowlock.settings import Settings
     from rowlock.stores.base import Retention, Store
+
+# A library does not print: whoever wants the log lines configures logging, as `rowlock worker` does.
+logging.getLogger("rowlock").addHandler(logging.NullHandler())
 
 P = ParamSpec("P")
 R = TypeVar("R")

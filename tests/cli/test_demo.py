@@ -37,3 +37,8 @@ def test_on_a_terminal_the_demo_draws_bars(rowlock: CommandLine) -> None:
     assert "\x1b[32mcompleted" in written and "━" in written and "yearly report" in written
     assert "8 completed" in "\n".join(plain(written)) or "9 completed" in "\n".join(plain(written))
     assert len(list(rowlock.folder.glob("rowlock-demo-*/demo.db"))) == 1
+
+
+def test_the_demo_prints_no_log_lines(rowlock: CommandLine) -> None:
+    ended = rowlock("demo", "--jobs", "40")
+    assert ended.err == ""
