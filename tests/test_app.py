@@ -27,7 +27,10 @@ def test_nothing_is_opened_when_an_app_is_made(tmp_path: Path) -> None:
 def test_importing_rowlock_stays_light() -> None:
     """The heavy rooms are imported when they are first needed."""
     heavy = ["pydantic", "asyncio", "typer", "rich", "sqlite3"]
-    code = f"import sys, rowlock; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        "import sys; before = set(sys.modules); import rowlock; "
+        f"print([name for name in {heavy} if name in set(sys.modules) - before])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,0 +1,81 @@
+"""The heartbeat by itself, tick by tick, at given moments."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from rowlock import Rowlock
+from rowlock.errors import StoreBusy
+from rowlock.polling.heartbeat import Heartbeat
+from tests.stores.steps import worker
+
+
+class Beats:
+    """A heartbeat on a real store, and what it said."""
+
+    def __init__(self, app: Rowlock) -> None:
+        self.id = worker(app.store, "w", lease=6.0)
+        self.deaths: list[str] = []
+        self.trouble: list[Exception] = []
+        self.heartbeat = Heartbeat(
+            app.store,
+            worker=lambda: self.id,
+            strategy=lambda: "FIFO",
+            lease=6.0,
+            on_death=self.deaths.append,
+            on_tick=self.tick,
+            running=lambda: ["segment"],
+        )
+        self.start = time.monotonic()
+
+    def tick(self) -> None:
+        if self.trouble:
+            raise self.trouble.pop()
+
+
+@pytest.fixture
+def beats(app: Rowlock) -> Beats:
+    return Beats(app)
+
+
+def strategy(app: Rowlock) -> str:
+    return app.store.workers()[0].strategy
+
+
+def test_it_beats_once_per_interval(app: Rowlock, beats: Beats) -> None:
+    beats.heartbeat.run_once(beats.start + 0.5)
+    assert strategy(app) == "PRIORITY"  # as it was registered
+    beats.heartbeat.run_once(beats.start + 1.5)
+    assert strategy(app) == "FIFO"
+
+
+def test_a_late_beat_is_logged_once_with_what_runs(beats: Beats, caplog: pytest.LogCaptureFixture) -> None:
+    beats.heartbeat.run_once(beats.start + 5)
+    assert "s late" in caplog.text and "Running: segment" in caplog.text
+    caplog.clear()
+    beats.heartbeat.run_once(beats.start + 6.1)
+    assert caplog.text == ""
+
+
+def test_a_death_is_told_with_the_id_that_died(app: Rowlock, beats: Beats) -> None:
+    app.store.retire(beats.id)
+    beats.heartbeat.run_once(beats.start + 2)
+    assert beats.deaths == ["w"]
+
+
+def test_trouble_is_logged_and_the_beating_goes_on(
+    app: Rowlock, beats: Beats, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for moment in (0.1, 0.2):
+            beats.trouble = [StoreBusy("locked")]
+            beats.heartbeat.run_once(beats.start + moment)
+        assert caplog.text.count("goes on trying") == 1
+        beats.trouble = [ValueError("a bug")]
+        beats.heartbeat.run_once(beats.start + 0.3)
+        assert "a bug" in caplog.text
+    beats.heartbeat.run_once(beats.start + 1.5)
+    assert strategy(app) == "FIFO"
