@@ -5,7 +5,7 @@ Frozen records without behaviour of their own; no SQL, no threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
@@ -53,6 +53,10 @@ class Progress(msgspec.Struct, frozen=True):
     done: float
     total: float | None = None
     note: str = ""
+
+    def __iter__(self) -> Iterator[float | str | None]:
+        """So that `done, total, note = job.progress` works."""
+        return iter((self.done, self.total, self.note))
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

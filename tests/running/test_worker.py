@@ -190,6 +190,7 @@ def test_progress_and_log_lines_are_seen_while_it_runs_and_kept_after(app: Rowlo
         app.result(job.id, timeout=10)
     last = app.job(job.id).progress
     assert last is not None and (last.done, last.note) == (4, "last")
+    assert list(last) == [4, 4, "last"]
     assert [(line.message, line.fields) for line in app.logs(job.id)] == [
         ("started", {"image": 7}),
         ("ended", {}),
