@@ -17,6 +17,7 @@ from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, 
 from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
+from tests.eventually import eventually
 from tests.stores.steps import add, end, new, take, worker
 
 
@@ -233,8 +234,7 @@ def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: Sq
     thread = threading.Thread(target=use)
     thread.start()
     add(store)
-    while not found:
-        pass
+    eventually(lambda: found)
     mine = connection_of(store)
     assert found[0] is not mine
     store.close()
