@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rowlock import Rowlock
+from tests.servers.folders import Folder
+from tests.servers.pgbouncer import PgBouncer, pgbouncer_program
+from tests.servers.postgres import (
+    PostgresServer,
+    own_server,
+    schema_url,
+    shared_server,
+    system_binaries,
+    wheel_binaries,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +41,67 @@ def app(tmp_path: Path) -> Iterator[Rowlock]:
     made = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the whole run, also when pytest-xdist runs it in several processes."""
+    mine = tmp_path_factory.getbasetemp()
+    return mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine
+
+
+@pytest.fixture(scope="session")
+def _unix() -> None:
+    if sys.platform == "win32":
+        pytest.skip("the servers for the tests run on Unix only")
+
+
+@pytest.fixture(scope="session")
+def postgres(_unix: None, shared_folder: Path) -> Iterator[PostgresServer]:
+    """The run's PostgreSQL: shared by all tests, so each keeps to a schema of its own."""
+    with shared_server(wheel_binaries(), shared_folder / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres: PostgresServer) -> str:
+    return postgres.url
+
+
+@pytest.fixture
+def postgres_schema(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty schema that nobody else uses."""
+    name = f"test_{uuid.uuid4().hex}"
+    postgres.execute(f"CREATE SCHEMA {name}")
+    yield schema_url(postgres.url, name)
+    # A transaction that the test left open would hold this up until the test's own time limit.
+    postgres.execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
+
+
+@pytest.fixture(scope="session")
+def old_postgres(_unix: None, shared_folder: Path) -> Iterator[PostgresServer]:
+    """An older PostgreSQL, the machine's own; shared by all tests like the other."""
+    binaries = system_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL is installed on this machine (ROWLOCK_TEST_POSTGRES_BIN can name one)")
+    with shared_server(binaries, shared_folder / "old-postgres") as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres(_unix: None) -> Iterator[PostgresServer]:
+    """A PostgreSQL for this test alone, which may stop and restart it."""
+    with own_server(wheel_binaries()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode, in front of the run's PostgreSQL."""
+    program = pgbouncer_program()
+    if program is None:
+        pytest.skip("PgBouncer is not installed on this machine")
+    with Folder.create() as folder:
+        pooler = PgBouncer(program, postgres.port, folder.path)
+        pooler.start()
+        yield pooler

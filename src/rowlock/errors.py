@@ -113,6 +113,14 @@ class StoreUnusable(StoreError):
     """Read-only, full, corrupt, or not a database: somebody has to do something about it."""
 
 
+class StoreUnreachable(StoreError):
+    """The server is down, or the way to it is broken; it may come back by itself."""
+
+
+class OutcomeUnknown(StoreUnreachable):
+    """The connection was lost before the database said whether it had committed."""
+
+
 class SchemaMismatch(StoreError):
     """The queue's tables are of a version that this code cannot use."""
 

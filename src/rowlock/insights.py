@@ -65,14 +65,11 @@ def doctor(store: Store) -> list[Finding]:
     facts = store.facts()
     queues = store.queues()
     workers = [worker for worker in store.workers() if worker.dead_at is None]
+    sqlite = facts["store"] == "sqlite"
+    looks = (_integrity, _schema, _version, _journal, _durability, _wal) if sqlite else (_schema,)
     return [
         Finding("opens", "ok", f"{facts['address']} opens ({facts['bytes']:,} bytes)"),
-        _integrity(facts),
-        _schema(facts),
-        _version(facts),
-        _journal(facts),
-        _durability(facts),
-        _wal(facts),
+        *(look(facts) for look in looks),
         _clock(facts),
         _workers(workers, queues),
         _stuck(workers),

@@ -294,14 +294,6 @@ def test_bad_options_are_refused(app: Rowlock, options: dict[str, Any]) -> None:
         Poller(app, **options)
 
 
-def test_without_a_commit_nothing_wakes(app: Rowlock, poller: Poller) -> None:
-    assert poller.claim() is None
-    assert poller.claim() is None  # by now its own registration is seen
-    assert not poller._changed()
-    enqueue(app)
-    assert poller._changed()
-
-
 def test_a_late_answer_about_an_earlier_incarnation_is_ignored(app: Rowlock, poller: Poller) -> None:
     poller.claim()
     poller._presence.declared_dead("somebody else")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import itertools
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rowlock.errors import WrongState
 from rowlock.job import Claim, Ending
-from rowlock.stores.sqlite import SqliteStore
+from rowlock.stores.address import store_for
+from rowlock.stores.base import Store
 from rowlock.strategies import get_strategy
 from tests.stores.steps import add, end, job, take, worker
 
@@ -40,10 +51,9 @@ class QueueModel(RuleBasedStateMachine):
 
     claims = Bundle("claims")
 
-    def __init__(self) -> None:
+    def __init__(self, empty: Callable[[], Store]) -> None:
         super().__init__()
-        self.folder = tempfile.mkdtemp()
-        self.store = SqliteStore(str(Path(self.folder) / "queue.db"))
+        self.store = empty()
         self.now = START
         self.jobs: dict[int, Expected] = {}
         self.beats: dict[str, float] = {}
@@ -53,7 +63,6 @@ class QueueModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.store.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def hire(self) -> str:
         name = worker(self.store, f"w{next(self.names)}", LEASE, now=self.now)
@@ -188,10 +197,34 @@ class QueueModel(RuleBasedStateMachine):
             assert (found.finished_at is not None) == (found.state in FINAL)
 
 
-QueueModel.TestCase.settings = settings(
+SETTINGS = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestQueueModel = QueueModel.TestCase
+
+
+def test_sqlite_does_what_the_model_does(tmp_path: Path) -> None:
+    numbers = itertools.count()
+
+    def empty() -> Store:
+        return store_for(f"sqlite:///{tmp_path / f'queue-{next(numbers)}.db'}")
+
+    run_state_machine_as_test(lambda: QueueModel(empty), settings=SETTINGS)  # type: ignore[no-untyped-call]
+
+
+def test_postgresql_does_what_the_model_does(postgres_schema: str) -> None:
+    url, _, schema = postgres_schema.partition("?schema=")
+    with closing(store_for(postgres_schema)) as store:
+        store.open()
+
+    def empty() -> Store:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(
+                f"TRUNCATE {schema}.rowlock_jobs, {schema}.rowlock_workers, {schema}.rowlock_history"
+            )
+        return store_for(postgres_schema)
+
+    few = settings(SETTINGS, max_examples=15)
+    run_state_machine_as_test(lambda: QueueModel(empty), settings=few)  # type: ignore[no-untyped-call]

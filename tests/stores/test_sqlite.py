@@ -140,7 +140,7 @@ def test_every_claim_reads_the_ready_index(
         ("expired_jobs", "rowlock_jobs_expiring"),
         ("next_expiry", "rowlock_jobs_expiring"),
         ("held_by", "rowlock_jobs_held"),
-        ("cancel_requests", "rowlock_jobs_held"),
+        ("held", "rowlock_jobs_held"),
         ("unique_holder", "rowlock_jobs_unique"),
         ("alone_waiting", "rowlock_jobs_alone"),
         ("find_running", "rowlock_jobs_held"),

@@ -12,22 +12,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, StoreBusy, StoreError, WorkerGone
+from rowlock.errors import ConfigurationError, OutcomeUnknown, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
 from rowlock.polling.held import HeldClaim
 from rowlock.polling.presence import Host as PresenceHost
 from rowlock.polling.presence import Presence
 from rowlock.retry import DEFAULT, Retry
-from rowlock.stores.base import Retention
+from rowlock.stores.base import Bell, Retention, Wake
 from rowlock.strategies import get_strategy
 from rowlock.task import check_name
 from rowlock.upkeep import Upkeep
 
 log = logging.getLogger("rowlock.poller")
 
-# Seconds between looks for a wake-up. A look costs 200 us when the core is cold: 50 a second are 1.2 % of it,
-# 20 are 0.6 %. So they become rarer after the first few empty polls.
-_LOOK_EVERY, _LOOK_EVERY_IDLE, _LIVELY = 0.02, 0.05, 3
+_LIVELY = 3  # empty polls after which a worker may listen with less attention
 _LONGEST_WAIT = 60.0
 _UPKEEP_AT_LEAST = 0.5  # seconds; between claims of a busy worker
 
@@ -99,8 +97,9 @@ class Poller:
         self._upkeep_at = self._upkeep_needed_at = self._hold_until = 0.0
         self._last_queue = ""
         self._owed: list[Outcome] = []
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in a signal handler
-        self._seen: int | None = None
+        self._bell: Bell = queue.SimpleQueue()
+        self._wake: Wake | None = None
+        self._unsure = False  # the last outcomes may have been written, or not
         self._stopped = False
         self.running = False
         self.polls_total = self.polls_successful = self.polls_empty = self.polls_busy = 0
@@ -198,7 +197,14 @@ class Poller:
                 self.exchange(0)
             except StoreError as error:
                 log.warning("the last outcomes could not be written, their jobs will run again: %s", error)
+        self.deafen()
         self._presence.leave()
+
+    def deafen(self) -> None:
+        """Let go of what hears wake-ups; the next claim listens anew."""
+        if self._wake is not None:
+            self._wake.close()
+            self._wake = None
 
     def stats(self) -> dict[str, Any]:
         """Counts since this poller was made, and how it stands."""
@@ -225,14 +231,12 @@ class Poller:
         alone: bool = True,
     ) -> Exchange:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
-        store = self._app.store
         self._presence.ensure()
         want = None
         if count > 0:
-            # Before the claim: what is committed after it ends the wait. While claims succeed nobody waits,
-            # and an older value costs no more than one poll too many.
-            if self._seen is None or self.consecutive_empty:
-                self._seen = store.change()
+            if self._wake is None:
+                self._wake = self._app.store.wake(lambda: self.worker_id, self.ring)
+            self._wake.before_claim(idle=self.consecutive_empty > 0)
             want = Want(
                 count=count,
                 strategy=self.strategy,
@@ -240,7 +244,13 @@ class Poller:
                 after=self._last_queue,
                 alone=alone,
             )
-        got = store.exchange(self.worker_id, [*self._owed, *outcomes], want, reports, minutes)
+        owed = [*self._owed, *outcomes]
+        try:
+            got = self._app.store.exchange(self.worker_id, owed, want, reports, minutes, again=self._unsure)
+        except OutcomeUnknown:
+            self._unsure = True
+            raise
+        self._unsure = False
         self._owed.clear()
         self._complained = False
         if want is not None:
@@ -249,6 +259,8 @@ class Poller:
                 self.polls_successful += 1
                 self.consecutive_empty = 0
                 self._last_queue = got.last_queue
+                if self._wake is not None:
+                    self._wake.claimed(all_places_taken=len(got.claims) >= count)
             else:
                 self.polls_empty += 1
                 self.consecutive_empty += 1
@@ -279,7 +291,7 @@ class Poller:
         """
         wait = self.poll_interval
         beyond = self.consecutive_empty - self.max_idle_polls
-        if beyond > 0 and self._seen is not None:
+        if beyond > 0 and self._wake is not None and self._wake.alive:
             wait = min(wait * 2.0 ** min(beyond, 16), max(_LONGEST_WAIT, wait))
             wait *= random.uniform(0.75, 1.0)  # noqa: S311 - spreads the workers, hides nothing
         try:
@@ -296,17 +308,17 @@ class Poller:
 
     def wait(self, seconds: float, *, for_jobs: bool = True) -> None:
         """Wait until time is up, the bell rings, or (for jobs) somebody else commits."""
-        deadline = time.monotonic() + seconds
-        look = _LOOK_EVERY if self.consecutive_empty < _LIVELY else _LOOK_EVERY_IDLE
-        while (left := deadline - time.monotonic()) > 0:
+        if seconds <= 0:
+            return
+        if for_jobs and self._wake is not None:
+            rung = self._wake.wait(self._bell, seconds, lively=self.consecutive_empty < _LIVELY)
+        else:
             try:
-                self._bell.get(timeout=min(left, look) if for_jobs else left)
+                self._bell.get(timeout=seconds)
+                rung = True
             except queue.Empty:
-                if for_jobs and self._changed():
-                    return
-            else:
-                break
-        while not self._bell.empty():
+                rung = False
+        while rung and not self._bell.empty():
             self._bell.get()
 
     def ring(self) -> None:
@@ -335,12 +347,6 @@ class Poller:
                 outcome.ending,
             )
         return not got.lost
-
-    def _changed(self) -> bool:
-        try:
-            return self._app.store.change() != self._seen
-        except StoreError:
-            return False
 
     def count_busy(self) -> None:
         """Count a poll that found the database locked; it is an empty one."""

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, RunTimedOut, StoreBusy, StoreError, WorkerGone
+from rowlock.errors import (
+    ConfigurationError,
+    RunTimedOut,
+    StoreBusy,
+    StoreError,
+    StoreUnreachable,
+    WorkerGone,
+)
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
@@ -163,7 +170,7 @@ class Worker:
         self._app.load_tasks()
         self._finisher = Finisher()
         self._pool = self._make_pool(self.concurrency, self._execute, self._done)
-        with suppress(StoreBusy):  # the loop goes on trying, and says so
+        with suppress(StoreBusy, StoreUnreachable):  # the loop goes on trying, and says so
             self.register()
         self.poller.running = True
         log.debug("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
@@ -311,9 +318,9 @@ class Worker:
                 for context, report in taken:
                     context.give_back(report)
                 raise
-        for key in self._app.store.cancel_requests(self.poller.worker_id):
-            run = self._runs.get(key)
-            if run is not None:
+        for job, claim, cancelled in self._app.store.held(self.poller.worker_id):
+            run = self._runs.get((job, claim))
+            if run is not None and cancelled:
                 run.context.cancelled = True
 
     def _stop_by_signal(self, number: int, again: bool) -> None:
@@ -375,5 +382,6 @@ class Worker:
         written = any(self._write_the_rest() for _ in range(_LAST_TRIES))
         self.stopped_now, self._stop, self._stop_now = self._stop_now, False, False  # it may run again
         self.poller.running = False
+        self.poller.deafen()
         self._presence.leave(retire=written)  # else retiring would give back what is done: better the lease
         log.debug("worker ended: %s", self._finisher.tally)

@@ -12,19 +12,35 @@ from rowlock.errors import ConfigurationError
 from rowlock.stores.base import Store
 
 _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
-_PLANNED = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL", "duckdb": "DuckDB"}
+_ANY = f"{_EXAMPLE}, or postgresql://user@host/database"
+_PLANNED = {"duckdb": "DuckDB"}
 
 
 def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
     """The store at this URL; nothing is opened or created yet. `home` is where relative paths begin."""
     if not isinstance(url, str) or "://" not in url:
-        raise ConfigurationError(f"{url!r} is not a database URL; write for example {_EXAMPLE}")
+        raise ConfigurationError(f"{url!r} is not a database URL; write for example {_ANY}")
     kind = url.partition("://")[0].lower()
     if kind == "sqlite":
         return _sqlite(url, home=home, busy_timeout=busy_timeout)
+    if kind in ("postgresql", "postgres"):
+        return _postgres(url, busy_timeout=busy_timeout)
     if kind in _PLANNED:
         raise ConfigurationError(f"this version of rowlock has no {_PLANNED[kind]} store yet; use {_EXAMPLE}")
-    raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_EXAMPLE}")
+    raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_ANY}")
+
+
+def _postgres(url: str, **options: Any) -> Store:
+    from importlib.util import find_spec
+
+    if find_spec("psycopg") is None:
+        raise ConfigurationError(
+            "PostgreSQL needs psycopg: install it with `pip install 'rowlock[postgres]'`"
+        )
+    from rowlock.stores.postgres import PostgresStore
+    from rowlock.stores.postgres.url import parse
+
+    return PostgresStore(parse(url), **options)
 
 
 def _sqlite(url: str, **options: Any) -> Store:

@@ -6,7 +6,8 @@ told when that claim is lost. `now` is Unix seconds; None means the store's own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -59,6 +60,34 @@ class Retention(msgspec.Struct, frozen=True):
     failed: float
 
 
+Bell = queue.SimpleQueue[None]  # what ends a wait at once; its `put` is safe in a signal handler
+
+
+class Wake(Protocol):
+    """How one poller learns between polls that there may be work; only ever a hint."""
+
+    @property
+    def alive(self) -> bool:
+        """True while a hint would arrive, so that polls may become rare."""
+        ...
+
+    def before_claim(self, idle: bool) -> None:
+        """Called before every claim; `idle` if the last one found nothing."""
+        ...
+
+    def claimed(self, all_places_taken: bool) -> None:
+        """Called after a claim that found jobs."""
+        ...
+
+    def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
+        """Wait until the bell rings (True), there may be work, or time is up; `lively` for the first few."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was needed to hear hints."""
+        ...
+
+
 class Store(Protocol):
     """A database that holds a queue."""
 
@@ -91,8 +120,13 @@ class Store(Protocol):
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
+        again: bool = False,
     ) -> Exchange:
-        """Hand back outcomes and take new claims, in one transaction."""
+        """Hand back outcomes and take new claims, in one transaction.
+
+        `again` says that these outcomes may have been written already: the last call ended in
+        `OutcomeUnknown`. Those that were are not counted as lost.
+        """
         ...
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
@@ -112,8 +146,8 @@ class Store(Protocol):
         """End a worker in good order; claims it still holds go back, free of charge."""
         ...
 
-    def cancel_requests(self, worker: str) -> list[tuple[int, int]]:
-        """The (id, claim) pairs of this worker's runs that somebody cancelled."""
+    def held(self, worker: str) -> list[tuple[int, int, bool]]:
+        """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         ...
 
     # -- upkeep ----------------------------------------------------------------------------------
@@ -209,8 +243,8 @@ class Store(Protocol):
         """True if nothing in these queues is due or running (paused queues do not count)."""
         ...
 
-    def change(self) -> int:
-        """A number that is different once somebody else has committed since the last look; cheap."""
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+        """How the poller of this worker learns of new work; `ring` may be called from any thread."""
         ...
 
     def facts(self) -> dict[str, Any]:

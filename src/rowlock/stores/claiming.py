@@ -33,7 +33,7 @@ class SqlShelf:
     def highest(self, count: int) -> list[Claim]:
         rows = self._tx.take("take_highest", count=count, **self._values)
         rows.sort(key=lambda row: (-row[5], row[-1]))
-        return [_claim(row) for row in rows]
+        return [claim_of(row) for row in rows]
 
     def oldest(self, count: int) -> list[Claim]:
         return self._by_position(self._tx.take("take_oldest", count=count, **self._values))
@@ -50,7 +50,7 @@ class SqlShelf:
     @staticmethod
     def _by_position(rows: list[Any]) -> list[Claim]:
         rows.sort(key=lambda row: row[-1])
-        return [_claim(row) for row in rows]
+        return [claim_of(row) for row in rows]
 
 
 CLAIM_COLUMNS = (
@@ -59,7 +59,8 @@ CLAIM_COLUMNS = (
 )
 
 
-def _claim(row: Any) -> Claim:
+def claim_of(row: Any) -> Claim:
+    """A row of CLAIM_COLUMNS as a claim."""
     return Claim(
         id=row[0],
         claim=row[1],

@@ -18,6 +18,13 @@ from rowlock.stores.session import Session
 KEPT_LINES = 500
 DEADLINE_PASSED = "its deadline to start (expires) has passed"
 _DEFAULT_ATTEMPTS = 3
+_AFTER = {
+    Ending.COMPLETED: (State.COMPLETED,),
+    Ending.FAILED: (State.FAILED,),
+    Ending.CANCELLED: (State.CANCELLED,),
+    Ending.RETRY: (State.SCHEDULED, State.QUEUED, State.CANCELLED),
+    Ending.RELEASED: (State.QUEUED, State.SCHEDULED, State.CANCELLED),
+}
 
 
 def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
@@ -46,6 +53,12 @@ def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
     return changed > 0
 
 
+def was_written(tx: Session, outcome: Outcome) -> bool:
+    """True if the job already is what this outcome makes of it, under this very claim."""
+    row = tx.row("retry_facts", id=outcome.id)
+    return row is not None and row[0] == outcome.claim and row[1] in _AFTER[outcome.ending]
+
+
 def _event(tx: Session, outcome: Outcome) -> str:
     """The timeline's word: a retry or release of a job that was to be cancelled is its cancellation."""
     comes_back = outcome.ending in (Ending.RETRY, Ending.RELEASED)
@@ -70,7 +83,7 @@ def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim
     """Fail those that were claimed after their deadline to start, and keep the others."""
     kept = []
     for claim in claims:
-        if claim.deadline is None or claim.deadline > tx.now:
+        if claim.deadline is None or claim.deadline > claim.taken:
             kept.append(claim)
         else:
             expire(tx, claim.id, claim.claim, worker)
@@ -90,7 +103,7 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     this time (up to a minute): if it kills again, it takes nobody along.
     """
     tx.run("bury_worker", worker=worker)
-    fates = []
+    fates: list[State] = []
     for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
         "held_by", worker=worker
     ):
@@ -99,18 +112,22 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
         error = None
         if cancel_requested_at is not None:
             fate = State.CANCELLED
-            tx.run("finish_cancelled", id=job, claim=claim, error=None, error_kind="worker_died")
+            changed = tx.run("finish_cancelled", id=job, claim=claim, error=None, error_kind="worker_died")
         elif charge and failures + 1 >= attempts:
             fate = State.FAILED
             deaths = tx.row("count_rescues", id=job)[0] + 1
             times = "once" if deaths == 1 else f"{deaths} times"
             error = f"its worker died {times} under it; its budget of {attempts} attempts is used up"
-            tx.run("finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died")
+            changed = tx.run(
+                "finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died"
+            )
         else:
             fate = State.QUEUED
             survived = math.ceil(died_by - started_at) if charge else 0
             alone = max(1, min(survived, LONGEST_ALONE))
-            tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
+            changed = tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
+        if not changed:  # its worker came back in time for this one
+            continue
         add_history(
             tx,
             job,

@@ -6,7 +6,7 @@ A file holds `-- name: x` blocks (statements) and `-- fragment: x` blocks (piece
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 
 _BLOCK = re.compile(
@@ -14,16 +14,24 @@ _BLOCK = re.compile(
 )
 _COMMENT = re.compile(r"^\s*--.*\n?|\s+-- .*$", re.MULTILINE)
 _TOKEN = re.compile(r"\{(\w+)(?:([+-])(\w+))?\}")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_TABLE = re.compile(r"(?<![\w.])(rowlock_[a-z_]+)")
 
 
 class Queries(dict[str, str]):
     """Statements by name; an unknown name is a mistake in the code and raises `KeyError`."""
 
 
-def load(*sources: tuple[str, str], words: Mapping[str, str]) -> Queries:
+def load(
+    *sources: tuple[str, str],
+    words: Mapping[str, str],
+    parameter: Callable[[str], str] | None = None,
+    schema: str | None = None,
+) -> Queries:
     """Load statements from (package, file) pairs; `words` are the dialect's, e.g. {"now": ":now"}.
 
     `{now+delay}` is written with the word `now+`, a template such as "(:now + {0})" around ":delay".
+    `parameter` writes `:name` in the driver's own way; `schema` is put before the names of the tables.
     """
     statements: dict[str, str] = {}
     pieces = dict(words)
@@ -41,4 +49,13 @@ def load(*sources: tuple[str, str], words: Mapping[str, str]) -> Queries:
             text = _TOKEN.sub(word, text)
         return text
 
-    return Queries({name: written(text) for name, text in statements.items()})
+    def finished(text: str) -> str:
+        text = qualified(written(text), schema)
+        return text if parameter is None else _PARAMETER.sub(lambda match: parameter(match[1]), text)
+
+    return Queries({name: finished(text) for name, text in statements.items()})
+
+
+def qualified(text: str, schema: str | None) -> str:
+    """The statement with the schema before the names of rowlock's tables, indexes and sequences."""
+    return text if schema is None else _TABLE.sub(rf'"{schema}".\1', text)

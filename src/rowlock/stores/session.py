@@ -5,13 +5,17 @@ Each database's folder implements it over its own driver.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
 class Session(Protocol):
     """An open transaction (or a short read) in which named statements are run."""
 
-    now: float
+    @property
+    def now(self) -> float:
+        """The store's clock."""
+        ...
 
     def run(self, name: str, /, **values: Any) -> int:
         """Run a statement; returns the number of rows it changed."""
@@ -19,6 +23,10 @@ class Session(Protocol):
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
         """All rows of a statement."""
+        ...
+
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
+        """Run a statement once for each set of values, in one round trip where there are any."""
         ...
 
     def take(self, name: str, /, **values: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ from rowlock.stores.finishing import (
     bury,
     expire,
     finish,
+    was_written,
     without_expired,
     write_reports,
 )
@@ -41,8 +43,11 @@ class SqlStore(ABC):
         """A session for reads that hold nothing open between statements."""
 
     @abstractmethod
-    def _numbers(self, tx: Session, count: int) -> range:
+    def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
+
+    def _hint(self, tx: Session, queue: str | None = None) -> None:  # noqa: B027 - most have nothing to tell
+        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -54,13 +59,20 @@ class SqlStore(ABC):
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
+        again: bool = False,
     ) -> Exchange:
         writes = bool(outcomes or reports or minutes)
         if not writes and not self._found and not self._anything_to_claim(want, now):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
-            lost = [outcome for outcome in outcomes if not finish(tx, worker, outcome)]
+            lost = [
+                outcome
+                for outcome in outcomes
+                if not finish(tx, worker, outcome) and not (again and was_written(tx, outcome))
+            ]
+            if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
+                self._hint(tx)
             for minute in minutes:
                 tx.run("add_minute", **msgspec.structs.asdict(minute))
             claims: list[Claim] = []
@@ -90,14 +102,15 @@ class SqlStore(ABC):
 
     def register(self, worker: Registration, now: float | None = None) -> str:
         values = msgspec.structs.asdict(worker)
-        values["queues"] = msgspec.json.encode(worker.queues).decode()
-        values["tasks"] = msgspec.json.encode(worker.tasks).decode()
+        values["worker"] = values.pop("id")
+        values["queues"] = _json(worker.queues)
+        values["tasks"] = _json(worker.tasks)
         with self._write(now) as tx:
             suffix = 1
             while not tx.run("register_worker", **values):  # an id is one incarnation, never used again
                 suffix += 1
-                values["id"] = f"{worker.id}.{suffix}"
-        return str(values["id"])
+                values["worker"] = f"{worker.id}.{suffix}"
+        return str(values["worker"])
 
     def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:
         with self._write(now) as tx:
@@ -114,11 +127,12 @@ class SqlStore(ABC):
                     id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
                 )
                 finish(tx, worker, outcome)
+                self._hint(tx)
             tx.run("retire_worker", worker=worker)
 
-    def cancel_requests(self, worker: str) -> list[tuple[int, int]]:
+    def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
-            return [(row[0], row[1]) for row in db.rows("cancel_requests", worker=worker)]
+            return [(job, claim, bool(cancelled)) for job, claim, cancelled in db.rows("held", worker=worker)]
 
     # -- upkeep ----------------------------------------------------------------------------------
 
@@ -128,8 +142,11 @@ class SqlStore(ABC):
                 return 0
         with self._write(now) as tx:
             due = tx.rows("due_jobs", most=most)
-            for (job,), position in zip(due, self._numbers(tx, len(due)), strict=True):
-                tx.run("promote", id=job, position=position)
+            positions = self._numbers(tx, len(due))
+            tx.each(
+                "promote", [{"id": job, "position": at} for (job,), at in zip(due, positions, strict=True)]
+            )
+            self._hint(tx)
             return len(due)
 
     def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
@@ -147,6 +164,8 @@ class SqlStore(ABC):
                 for name, tasks, died_by in silent
                 for fate in bury(tx, name, msgspec.json.decode(tasks), died_by)
             ]
+            if State.QUEUED in fates:
+                self._hint(tx)
             return Rescue(
                 workers=[name for name, *_ in silent],
                 requeued=fates.count(State.QUEUED),
@@ -185,18 +204,18 @@ class SqlStore(ABC):
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         with self._read(now) as db:
-            page = db.rows("prune_page", after=after, most=most)
-            newest = db.now - min(keep.completed, keep.failed)
+            page = db.rows("prune_page", beyond=after, most=most)
+            moment = db.now
+        newest = moment - min(keep.completed, keep.failed)
         # Ids grow with created_at: from the first row that is too young on, every row is.
         old = [row for row in page if row[2] <= newest]
         limits = {State.COMPLETED: keep.completed, State.FAILED: keep.failed, State.CANCELLED: keep.failed}
-        doomed = [row[0] for row in old if row[1] in limits and row[3] <= db.now - limits[row[1]]]
+        doomed = [row[0] for row in old if row[1] in limits and row[3] <= moment - limits[row[1]]]
         if doomed:
             with self._write(now) as tx:
-                for job in doomed:
-                    if tx.run("prune_job", id=job):
-                        for side_table in ("prune_history", "prune_logs", "prune_progress"):
-                            tx.run(side_table, id=job)
+                deleted = [row[0] for row in tx.rows("prune_jobs", ids=_json(doomed))]
+                for side_table in ("prune_history", "prune_logs", "prune_progress"):
+                    tx.run(side_table, ids=_json(deleted))
         more = len(page) == most and page[-1][2] <= newest
         return len(doomed), (page[-1][0] if more else 0)
 
@@ -240,6 +259,7 @@ class SqlStore(ABC):
                     )
             tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0])
             add_history(tx, job, claim, "retried", error_kind="operator")
+            self._hint(tx)
 
     def set_queue(
         self, name: str, *, paused: bool | None = None, strategy: str | None = None, now: float | None = None
@@ -247,5 +267,10 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             if paused is not None:
                 tx.run("set_paused", name=name, paused=int(paused))
+                self._hint(tx, name)
             if strategy is not None:
                 tx.run("set_strategy", name=name, strategy=get_strategy(strategy).name if strategy else None)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

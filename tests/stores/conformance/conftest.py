@@ -7,20 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
-from rowlock.stores.sqlite import SqliteStore
+
+Request = pytest.FixtureRequest
 
 
-def sqlite(folder: Path) -> Store:
-    return SqliteStore(str(folder / "queue.db"))
+def sqlite(request: Request) -> str:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return f"sqlite:///{folder / 'queue.db'}"
 
 
-STORES: dict[str, Callable[[Path], Store]] = {"sqlite": sqlite}
+def postgres(request: Request) -> str:
+    return str(request.getfixturevalue("postgres_schema"))
+
+
+STORES: dict[str, Callable[[Request], str]] = {"sqlite": sqlite, "postgres": postgres}
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = STORES[request.param](tmp_path)
+def url(request: Request) -> str:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    made = store_for(url)
     made.open()
     yield made
     made.close()

@@ -161,13 +161,13 @@ def test_an_id_that_was_used_before_gets_a_suffix(store: Store) -> None:
     assert [worker(store, "me") for _ in range(3)] == ["me", "me.2", "me.3"]
 
 
-def test_cancel_requests_name_only_the_workers_own_runs(store: Store) -> None:
+def test_a_worker_is_told_what_it_holds_and_what_is_to_be_cancelled(store: Store) -> None:
     one, other = worker(store, "one"), worker(store, "other")
     add(store, 3)
     mine, theirs = take(store, one)[0], take(store, other)[0]
     store.cancel(mine.id)
     store.cancel(theirs.id)
-    assert store.cancel_requests(one) == [(mine.id, mine.claim)]
+    assert store.held(one) == [(mine.id, mine.claim, True)]
 
 
 def test_workers_tell_who_they_are_and_what_they_hold(store: Store) -> None:

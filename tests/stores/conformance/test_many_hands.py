@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from rowlock.job import Ending, Want
+from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.strategies import NAMES
-from tests.stores.conformance.conftest import STORES
 from tests.stores.steps import add, end, outcome, take, worker
 
 JOBS = 300
@@ -32,8 +31,8 @@ def drain(store: Store, name: str, strategy: str) -> list[int]:
     return done
 
 
-def drain_in_process(kind: str, folder: str, name: str, results: multiprocessing.Queue[list[int]]) -> None:
-    store = STORES[kind](Path(folder))
+def drain_in_process(url: str, name: str, results: multiprocessing.Queue[list[int]]) -> None:
+    store = store_for(url)
     results.put(drain(store, name, "FIFO"))
     store.close()
 
@@ -53,15 +52,13 @@ def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> N
     assert {found.claim for found in store.find(limit=JOBS)} == {1}
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_processes_share_a_queue_without_a_clash(kind: str, tmp_path: Path) -> None:
-    store = STORES[kind](tmp_path)
+def test_processes_share_a_queue_without_a_clash(url: str) -> None:
+    store = store_for(url)
     ids = add(store, JOBS)
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[list[int]] = context.Queue()
     processes = [
-        context.Process(target=drain_in_process, args=(kind, str(tmp_path), f"p{number}", results))
-        for number in range(3)
+        context.Process(target=drain_in_process, args=(url, f"p{number}", results)) for number in range(3)
     ]
     for process in processes:
         process.start()
@@ -75,20 +72,18 @@ def test_processes_share_a_queue_without_a_clash(kind: str, tmp_path: Path) -> N
     store.close()
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_processes_that_create_the_queue_at_the_same_moment_agree(kind: str, tmp_path: Path) -> None:
+def test_processes_that_create_the_queue_at_the_same_moment_agree(url: str) -> None:
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[list[int]] = context.Queue()
     processes = [
-        context.Process(target=drain_in_process, args=(kind, str(tmp_path), f"p{number}", results))
-        for number in range(4)
+        context.Process(target=drain_in_process, args=(url, f"p{number}", results)) for number in range(4)
     ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    store = STORES[kind](tmp_path)
+    store = store_for(url)
     assert len(store.workers()) == 4
     store.close()
 

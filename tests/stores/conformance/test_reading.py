@@ -64,14 +64,3 @@ def test_queues_are_counted_by_state_with_their_oldest_due_job(store: Store) -> 
     assert a.oldest_due is not None and a.oldest_due.timestamp() == NOW
     assert (b.name, b.counts["scheduled"], b.oldest_due) == ("b", 1, None)
     assert (c.name, c.paused, c.strategy, sum(c.counts.values())) == ("c", True, "LIFO", 0)
-
-
-def test_a_change_by_somebody_else_is_seen(store: Store) -> None:
-    import threading
-
-    before = store.change()
-    assert store.change() == before
-    thread = threading.Thread(target=add, args=(store,))
-    thread.start()
-    thread.join()
-    assert store.change() != before

@@ -2,51 +2,6 @@
 -- Every take_ statement reads only rowlock_jobs_ready (the tests check the plans, without ANALYZE); BEGIN
 -- IMMEDIATE around it makes it safe. benchmarks/claims.py measures it at a million queued rows.
 
--- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
--- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
--- fragment: levels
-WITH RECURSIVE level (priority) AS (
-    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
-    UNION ALL
-    SELECT (SELECT max(priority) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
-    FROM level WHERE level.priority IS NOT NULL)
-
--- name: queue_after
-SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
-
--- The same, but after the last one comes the first again.
--- name: next_queue
-SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
-
--- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own,
--- and which queue comes next.
--- name: claim_facts
-SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues),
-       coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
-
--- name: queue_has_work
-SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1
-
--- name: oldest_queued
-{levels}
-SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
-    ORDER BY position LIMIT 1)
-
--- The head of each level only: what is first in line was due first, but for retries, which come to the head.
--- name: overdue_queued
-{levels}
-SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
-    ORDER BY position LIMIT :count)
-WHERE first.due_at < {now-age}
-
 -- name: take_highest
 SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND j.alone <= :alone
@@ -100,17 +55,13 @@ SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {no
     unique_until = nullif(unique_until, 'claimed')
 WHERE id = :id
 
--- name: levels
-{levels}
-SELECT priority FROM level WHERE priority IS NOT NULL
-
 -- name: draw_numbers
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'rowlock_jobs'
 
 -- name: register_worker
 INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
                              beat_at, beat_mono)
-VALUES (:id, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease, {now}, :mono)
+VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease, {now}, :mono)
 ON CONFLICT (id) DO NOTHING
 
 -- name: beat
@@ -133,16 +84,6 @@ SELECT w.id, w.host, w.pid, w.version, w.queues, w.tasks, w.strategy, w.concurre
        :mono - w.beat_mono, w.lease, w.dead_at, w.ended,
        (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id
-
--- Paused queues do not count: nothing in them will move.
--- name: busy
-SELECT 1 FROM (
-    SELECT queue FROM rowlock_jobs WHERE state = 'running'
-    UNION ALL
-    SELECT queue FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now})
-WHERE (:all = 1 OR queue IN (SELECT value FROM json_each(:queues)))
-  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
-LIMIT 1
 
 -- The index is named where the planner, without ANALYZE, would walk the primary key instead.
 -- name: find

@@ -5,15 +5,13 @@ Created on first use; changed only by `upgrade`, additively.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from importlib.resources import files
 
-from rowlock.errors import SchemaMismatch
+from rowlock.stores.versions import Migration
 
 VERSION = 1
-_MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
@@ -22,20 +20,6 @@ def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
         "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rowlock_meta'"
     ).fetchone()
     return dict(connection.execute("SELECT key, value FROM rowlock_meta")) if there else None
-
-
-def check(facts: dict[str, str], path: str, version: int = VERSION) -> None:
-    """Raise unless code of `version` can use tables with these facts."""
-    there, needed = int(facts["version"]), int(facts["compatible_from"])
-    if needed > version:
-        raise SchemaMismatch(
-            f"the queue in {path} has schema {there} and needs code that knows schema {needed}; this rowlock "
-            f"knows {version}: install a newer rowlock"
-        )
-    if there < version:
-        raise SchemaMismatch(
-            f"the queue in {path} has schema {there}, this rowlock needs {version}: run `rowlock upgrade`"
-        )
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -52,17 +36,7 @@ def create(connection: sqlite3.Connection) -> None:
         raise
 
 
-def migrations() -> list[tuple[int, str]]:
-    """The (version, SQL) pairs of the migrations folder, in order."""
-    found = []
-    for entry in files("rowlock.stores.sqlite").joinpath("migrations").iterdir():
-        match = _MIGRATION.fullmatch(entry.name)
-        if match:
-            found.append((int(match[1]), entry.read_text(encoding="utf-8")))
-    return sorted(found)
-
-
-def upgrade(connection: sqlite3.Connection, steps: list[tuple[int, str]]) -> tuple[int, int]:
+def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int, int]:
     """Apply the migrations that are still missing, all or none; returns the version before and after."""
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, cast
@@ -27,6 +27,8 @@ from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert, last_number
+from rowlock.stores.sqlite.wake import DataVersionWake
+from rowlock.stores.versions import check, migrations_in
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -37,6 +39,10 @@ _WORDS = {
     "now": ":now",
     "now+": "(:now + {0})",
     "now-": "(:now - {0})",
+    "running": "state = 'running'",
+    "lock": "",  # BEGIN IMMEDIATE has locked everything
+    "ids": "SELECT value FROM json_each(:ids)",
+    "queues": "SELECT value FROM json_each(:queues)",
     "job": JOB_COLUMNS,
     "claim": ", ".join(_TAKEN.get(name, f"j.{name}") for name in CLAIM_COLUMNS),
 }
@@ -60,6 +66,9 @@ class SqliteSession:
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
         return self.connection.execute(_QUERIES[name], self._bound(values)).fetchall()
+
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
+        self.connection.executemany(_QUERIES[name], [self._bound(one) for one in values])
 
     def row(self, name: str, /, **values: Any) -> Any:
         cursor = self.connection.execute(_QUERIES[name], self._bound(values))
@@ -159,7 +168,7 @@ class SqliteStore(SqlReads, SqlStore):
                 facts = schema.meta(connection)
             if facts is None:
                 raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
-            schema.check(facts, self.path)
+            check(facts, self.path, schema.VERSION)
             self.connections.use_wal(connection)
         self.connections.exists = True
         self._opened_in = os.getpid()
@@ -168,7 +177,7 @@ class SqliteStore(SqlReads, SqlStore):
         with self._explained(), self.connections.borrowed(create=False) as connection:
             if schema.meta(connection) is None:
                 raise StoreMissing(f"no queue at {self.path}")
-            return schema.upgrade(connection, schema.migrations())
+            return schema.upgrade(connection, migrations_in("rowlock.stores.sqlite"))
 
     def close(self) -> None:
         self.connections.close()
@@ -232,7 +241,11 @@ class SqliteStore(SqlReads, SqlStore):
                 moments.append(silent)
             return max(0.0, min(moments)) if moments else None
 
-    def change(self) -> int:
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> DataVersionWake:
+        return DataVersionWake(self._change)
+
+    def _change(self) -> int:
+        """A number that is different once somebody has committed since the last look."""
         self.open()
         with self._explained(), self.connections.borrowed() as connection:
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]

@@ -1,0 +1,256 @@
+"""The connections of one process to PostgreSQL: opened when needed, kept for the next, not shared by a fork.
+
+Every wait has an end: a statement that the server does not answer is given up, with its connection.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from struct import Struct
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg.conninfo
+from psycopg.adapt import Loader
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import TupleRow, tuple_row
+from psycopg.types.string import TextBinaryLoader
+
+from rowlock.errors import StoreBusy
+
+T = TypeVar("T")
+_MICROSECONDS = Struct("!q")
+_EPOCH_2000 = 946_684_800
+_KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
+_NUMBER = "SELECT pg_current_xact_id()::text"
+_GRACE = 5.0  # seconds that the server has to end a statement by itself
+
+
+class Unanswered(psycopg.OperationalError):
+    """The server has not answered in time; the connection is closed."""
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection that gives up on a server that does not answer."""
+
+    patience = 60.0
+    guarded = False  # a task holds it: rowlock commits, and nobody else
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
+
+    def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise Unanswered(f"the server has not answered for {self.patience:g} s")
+                state = gen.send(ready)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    def commit(self) -> None:
+        """End the transaction, unless it is a task's: rowlock commits that, with the completion."""
+        self._refuse("commit")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Undo the transaction, unless it is a task's: raise an exception to undo that."""
+        self._refuse("roll back")
+        super().rollback()
+
+    def _refuse(self, what: str) -> None:
+        if self.guarded:
+            raise psycopg.ProgrammingError(
+                f"rowlock commits this transaction after the task has returned; do not {what} it "
+                "(raise an exception to undo everything)"
+            )
+
+
+class _Seconds(Loader):
+    """Times as Unix seconds, as the rest of rowlock has them."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> float:
+        return float(_MICROSECONDS.unpack(data)[0] / 1e6 + _EPOCH_2000)
+
+
+class Link:
+    """One connection with the one cursor that rowlock's own statements run on."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self._name = name
+        self.process = os.getpid()
+        # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
+        self.cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        self.cursor.adapters.register_loader("timestamptz", _Seconds)
+        self.cursor.adapters.register_loader("json", TextBinaryLoader)
+
+    @property
+    def name(self) -> str:
+        """How the server knows this connection, and no other."""
+        return self._name
+
+    def begin(self, statement: str) -> str:
+        """Begin a transaction; returns its number, by which its end can be looked up."""
+        self.cursor.execute(statement)
+        while self.cursor.nextset():
+            pass
+        (number,) = self.cursor.fetchone() or ("",)
+        return str(number)
+
+    def is_usable(self) -> bool:
+        """True if it is idle and nothing came meanwhile, such as the server's goodbye."""
+        if self.connection.closed or self.connection.info.transaction_status is not TransactionStatus.IDLE:
+            return False
+        readable, _, _ = select.select([self.connection.fileno()], [], [], 0)
+        return not readable
+
+    def interrupt(self) -> None:
+        """End a wait for the server in another thread, which closes the connection then."""
+        with (
+            suppress(OSError, ValueError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.connection.fileno())) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, whatever state it is in."""
+        with suppress(psycopg.Error, OSError):
+            self.connection.close()
+
+
+class Connections:
+    """Hands out links; each is used by one thread at a time."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        name: str,
+        most: int,
+        statement_timeout: float,
+        lock_timeout: float,
+        pooled: bool,
+    ) -> None:
+        self._conninfo = conninfo
+        self._name = name
+        self._lock_timeout = lock_timeout
+        self._statement_timeout = statement_timeout
+        self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
+        self._idle: list[Link] = []
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(most)
+        self._most = most
+        self._process = os.getpid()
+
+    @property
+    def begin_statement(self) -> str:
+        """What begins a write; behind a pooler it brings the limits that a session cannot keep there."""
+        if not self.pooled:
+            return f"BEGIN; {_NUMBER}"
+        return (
+            f"BEGIN; SET LOCAL statement_timeout = {int(self._statement_timeout * 1000)}; "
+            f"SET LOCAL lock_timeout = {int(self._lock_timeout * 1000)}; {_NUMBER}"
+        )
+
+    def borrow(self) -> Link:
+        """An open, idle connection of this process; `give_back` it."""
+        if self._process != os.getpid():
+            self._forget()
+        if not self._room.acquire(timeout=self._lock_timeout):
+            raise StoreBusy(
+                f"all {self._most} connections of this process are in use; "
+                "use fewer threads, or add ?pool_size= to the database's URL"
+            )
+        try:
+            while True:
+                with self._lock:
+                    link = self._idle.pop() if self._idle else None
+                if link is None:
+                    return self.open()
+                if link.is_usable():
+                    return link
+                link.close()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def give_back(self, link: Link) -> None:
+        """Keep it for the next one, or close it if it is broken or there are enough."""
+        usable = (
+            not link.connection.closed
+            and link.connection.info.transaction_status is TransactionStatus.IDLE
+            and link.process == os.getpid()
+        )
+        with self._lock:
+            kept = usable and len(self._idle) < _KEPT
+            if kept:
+                self._idle.append(link)
+        self._room.release()
+        if not kept:
+            link.close()
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Link]:
+        """Borrow for the length of a block."""
+        link = self.borrow()
+        try:
+            yield link
+        finally:
+            self.give_back(link)
+
+    def open(self) -> Link:
+        """A new connection."""
+        name = f"{self._name} {secrets.token_hex(6)}"
+        settings: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": None if self.pooled else 3,
+            "application_name": name,
+        }
+        if not self.pooled:
+            # A pooler would refuse these, or give them to somebody else.
+            limits = {
+                "statement_timeout": self._statement_timeout,
+                "lock_timeout": self._lock_timeout,
+                "idle_in_transaction_session_timeout": 10 * self._statement_timeout,
+            }
+            given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
+            settings["options"] = " ".join(
+                [*(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()), str(given)]
+            )
+        connection: Connection = Connection.connect(self._conninfo, **settings)
+        connection.patience = self._statement_timeout + _GRACE
+        connection.prepared_max = 400
+        return Link(connection, name)
+
+    def close(self) -> None:
+        """Close the idle ones; those in use are closed when they come back, later calls open anew."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for link in idle:
+            if link.process == os.getpid():
+                link.close()
+
+    def _forget(self) -> None:
+        """After a fork: the parent's connections are not ours; closing one would end it for the parent."""
+        _abandoned.extend(self._idle)
+        self._idle = []
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(self._most)
+        self._process = os.getpid()
+
+
+_abandoned: list[Link] = []  # kept alive, so that nothing says goodbye to the server in the parent's name

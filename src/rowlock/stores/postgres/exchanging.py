@@ -1,0 +1,87 @@
+"""The fused exchange: completed runs go back and new claims come, in one statement and one round trip.
+
+Only for what is usual; the statement itself says when it is not, and then has claimed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock.job import Claim, Ending, Outcome, Want
+from rowlock.stores.claiming import claim_of
+
+_STRATEGIES = ("PRIORITY", "FIFO", "LIFO")  # a draw of levels takes two steps
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the statement said."""
+
+    alive: bool
+    special: bool
+    lost: list[Outcome]
+    claims: list[Claim]
+
+    def leaves_places(self, want: Want) -> bool:
+        """True if several queues were asked for their share, and one that has more could fill up the rest."""
+        taken = Counter(claim.queue for claim in self.claims)
+        return len(taken) > 1 and len(self.claims) < want.count
+
+
+def fits(outcomes: Sequence[Outcome], want: Want | None) -> bool:
+    """True if one statement can do it: first-try completions, and an order that one index gives."""
+    return (
+        want is not None
+        and want.count > 0
+        and want.strategy in _STRATEGIES
+        and all(outcome.ending is Ending.COMPLETED and outcome.claim == 1 for outcome in outcomes)
+    )
+
+
+def question(worker: str, outcomes: Sequence[Outcome], want: Want) -> tuple[str, dict[str, Any]]:
+    """The statement's name and its values."""
+    values = {
+        "worker": worker,
+        "count": want.count,
+        "alone": int(want.alone),
+        "after": want.after,
+        "names": _in_turn(want),
+        "done_ids": [outcome.id for outcome in outcomes],
+        "done_claims": [outcome.claim for outcome in outcomes],
+        "done_results": [outcome.result for outcome in outcomes],
+    }
+    return f"exchange_{'named' if want.queues else 'all'}_{want.strategy}", values
+
+
+def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:
+    """Read the statement's rows: facts and finished ids in each, a claim in those that have one."""
+    alive, special, written = rows[0][:3]
+    done = set(written or ())
+    claims = [row[3:] for row in rows if row[3] is not None]
+    if len(claims) > 1:
+        claims.sort(key=_ORDERS[want.strategy])
+        names = _in_turn(want)
+        claims.sort(key=lambda row: names.index(row[3]) if names else (row[3] <= want.after, row[3]))
+    return Answer(
+        alive,
+        special,
+        [outcome for outcome in outcomes if outcome.id not in done],
+        [claim_of(row) for row in claims],
+    )
+
+
+def _in_turn(want: Want) -> list[str]:
+    """The named queues, beginning after the one served last."""
+    start = want.queues.index(want.after) + 1 if want.after in want.queues else 0
+    return list(want.queues[start:] + want.queues[:start])
+
+
+# By position within a claim's row: its priority is the sixth column, its position the last.
+_ORDERS: dict[str, Any] = {
+    "PRIORITY": lambda row: (-row[5], row[-1]),
+    "FIFO": lambda row: row[-1],
+    "LIFO": lambda row: -row[-1],
+}

@@ -1,0 +1,90 @@
+"""What PostgreSQL's errors mean for the person who sees them.
+
+Only words: nothing here opens or retries anything.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from rowlock.errors import (
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreMissing,
+    StoreUnreachable,
+    StoreUnusable,
+)
+
+# By SQLSTATE; "too many clients" and other refusals of a connection come without one, so by words, too.
+_STATES: dict[str, tuple[type[StoreError], str]] = {
+    "28P01": (
+        StoreUnusable,
+        "{address} refused the password: check it in the database's URL or in PGPASSWORD",
+    ),
+    "28000": (StoreUnusable, "{address} refused the user: check the URL and the server's pg_hba.conf"),
+    "3D000": (
+        StoreMissing,
+        "there is no such database at {address}: create it (`createdb`), or check the URL",
+    ),
+    "3F000": (StoreMissing, "the schema does not exist at {address}: run `rowlock init`"),
+    "42501": (
+        StoreUnusable,
+        "the user lacks a right at {address}: let an administrator run what `rowlock init --sql` prints",
+    ),
+    "42P01": (StoreMissing, "there is no queue at {address}: run `rowlock init`"),
+    "42703": (SchemaMismatch, "the queue's tables at {address} lack a column: run `rowlock upgrade`"),
+    "53300": (
+        StoreBusy,
+        "{address} has too many clients: raise max_connections, run fewer workers, or use pgbouncer",
+    ),
+    "53100": (StoreUnusable, "the disk of {address} is full; nothing was written, free some space"),
+    "53200": (StoreUnusable, "{address} is out of memory; nothing was written"),
+    "25006": (StoreUnusable, "{address} is read-only (a standby?): use the URL of the primary"),
+    "55P03": (
+        StoreBusy,
+        "something in the queue at {address} stayed locked; the call can simply be made again",
+    ),
+    "57014": (
+        StoreBusy,
+        "a statement at {address} took longer than it may; the call can simply be made again",
+    ),
+    "40001": (StoreBusy, "{address} could not order two transactions; the call can simply be made again"),
+    "40P01": (
+        StoreBusy,
+        "two transactions at {address} blocked each other; the call can simply be made again",
+    ),
+}
+_WORDS: tuple[tuple[str, str], ...] = (
+    ("too many clients", "53300"),
+    ("remaining connection slots", "53300"),
+    ("too many connections", "53300"),
+    ("no more connections allowed", "53300"),
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("role", "28000"),
+    ("does not exist", "3D000"),
+)
+
+
+def explain(error: psycopg.Error, address: str) -> StoreError:
+    """The store's own error for what PostgreSQL or the way to it raised."""
+    text = " ".join(str(error).split())
+    state = error.sqlstate
+    if state is None and isinstance(error, psycopg.OperationalError):
+        state = next((code for words, code in _WORDS if words in text), None)
+    if state in _STATES:
+        kind, sentence = _STATES[state]
+        return kind(f"{sentence.format(address=address)} (PostgreSQL: {text})")
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return StoreUnreachable(f"{address} cannot be reached: {text or 'the connection was lost'}")
+    return StoreError(f"PostgreSQL refused at {address}: {text}")
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """True if the connection broke, so that it is not known what the server did with the last statement."""
+    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    state = getattr(error, "sqlstate", None)
+    return state is None or state.startswith(("57P", "08"))

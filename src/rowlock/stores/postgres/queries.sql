@@ -1,0 +1,206 @@
+-- What PostgreSQL says in its own way: claims that skip locked rows, inserts, workers on many machines.
+-- Parameters are written as CAST(... AS type), so that no statement depends on a driver's guess.
+
+-- A claim is one statement. The rows are chosen and locked in the inner SELECT, and `id = ANY (ARRAY(...))` makes it
+-- run once: a join may run it again and take more than LIMIT says.
+
+-- fragment: taking
+UPDATE rowlock_jobs j
+SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+    unique_until = nullif(j.unique_until, 'claimed')
+
+-- name: take_highest
+{taking}
+WHERE j.id = ANY (ARRAY(
+    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
+    ORDER BY priority DESC, position LIMIT :count FOR UPDATE SKIP LOCKED))
+RETURNING {claim}
+
+-- name: take_oldest
+{taking}
+WHERE j.id = ANY (ARRAY(
+    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
+    ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
+RETURNING {claim}
+
+-- name: take_newest
+{taking}
+WHERE j.id = ANY (ARRAY(
+    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
+    ORDER BY position DESC LIMIT :count FOR UPDATE SKIP LOCKED))
+RETURNING {claim}
+
+-- name: take_at_level
+{taking}
+WHERE j.id = ANY (ARRAY(
+    SELECT id FROM rowlock_jobs
+    WHERE state = 'queued' AND queue = :queue AND priority = :level AND alone <= :alone
+    ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
+RETURNING {claim}
+
+-- name: finish_plain
+UPDATE rowlock_jobs j
+SET state = 'completed', result = CAST(o.result AS json), finished_at = {now}, error = NULL, error_kind = NULL,
+    alone = 0
+FROM unnest(:done_ids, :done_claims, :done_results) AS o (id, claim, result)
+WHERE j.id = o.id AND j.claim = o.claim AND {running}
+RETURNING j.id
+
+-- name: draw_numbers
+SELECT nextval('rowlock_jobs_id_seq') FROM generate_series(1, :count)
+
+-- name: clock
+SELECT {now}
+
+-- One job, one statement, one round trip; a sleeping worker is told in the same breath.
+-- fragment: placed
+CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
+
+-- name: insert_one
+WITH new AS (
+    SELECT nextval('rowlock_jobs_id_seq') AS id, moment, coalesce(:run_at, moment + make_interval(secs => :delay)) AS due
+    FROM (SELECT {now} AS moment) clock),
+job AS (
+    INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
+                              args, token)
+    SELECT new.id, new.id, :task, :queue, :priority, {placed}, :max_attempts, new.moment, new.due, new.due,
+           :args, :token
+    FROM new
+    RETURNING id, created_at)
+SELECT id, created_at, ({wake_another}) FROM job
+
+-- Behind a pooler nobody listens.
+-- name: insert_one_quietly
+WITH new AS (
+    SELECT nextval('rowlock_jobs_id_seq') AS id, moment, coalesce(:run_at, moment + make_interval(secs => :delay)) AS due
+    FROM (SELECT {now} AS moment) clock),
+job AS (
+    INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
+                              args, token)
+    SELECT new.id, new.id, :task, :queue, :priority, {placed}, :max_attempts, new.moment, new.due, new.due,
+           :args, :token
+    FROM new
+    RETURNING id, created_at)
+SELECT id, created_at FROM job
+
+-- The jobs as one JSON list: the same statement for every driver, and for any number of jobs.
+-- name: insert_many
+INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
+                          expires_at, unique_key, unique_until, args, meta)
+SELECT new.id, new.id, new.task, new.queue, new.priority, {placed}, new.max_attempts, new.moment, new.due,
+       new.due, CASE WHEN new.expires IS NOT NULL
+                     THEN greatest(new.moment, new.due) + make_interval(secs => new.expires) END,
+       new.unique_key, new.unique_until, new.args, new.meta
+FROM (
+    SELECT nextval('rowlock_jobs_id_seq') AS id, clock.moment, given.*,
+           coalesce(to_timestamp(given.run_at), clock.moment + make_interval(secs => coalesce(given.delay, 0))) AS due
+    FROM (SELECT {now} AS moment) clock,
+         json_to_recordset(:jobs) AS given (task text, queue text, priority smallint, max_attempts integer,
+             delay double precision, run_at double precision, expires double precision, unique_key text,
+             unique_until text, args json, meta json)) new
+ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL AND state IN ('scheduled', 'queued', 'running')
+DO NOTHING
+RETURNING id, created_at, task, unique_key
+
+-- The connection that did not answer, if the server still has it; asked to end.
+-- name: end_connection
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = :name AND datname = current_database() AND usename = current_user
+
+-- name: transaction_status
+SELECT pg_xact_status(CAST(:number AS xid8))
+
+-- name: server_facts
+SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
+       pg_total_relation_size(to_regclass('rowlock_jobs')),
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       CAST(current_setting('max_connections') AS integer),
+       (SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass('rowlock_jobs')),
+       (SELECT n_live_tup FROM pg_stat_all_tables WHERE relid = to_regclass('rowlock_jobs')),
+       (SELECT CAST(extract(epoch FROM max(clock_timestamp() - xact_start)) AS double precision)
+        FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
+       pg_is_in_recovery()
+
+-- name: find_by_token
+SELECT id, created_at FROM rowlock_jobs
+WHERE token = :token AND id > (SELECT coalesce(max(id), 0) FROM rowlock_jobs) - 100000
+
+-- name: wake_one
+{wake_another}
+
+-- Somebody who waits for jobs of this queue, is alive as far as one can know, and is not the one who asks.
+-- fragment: wake_another
+SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
+    SELECT id FROM rowlock_workers
+    WHERE sleeping AND dead_at IS NULL AND beat_at > {now} - make_interval(secs => lease / 4)
+      AND (:queue IS NULL OR json_array_length(queues) = 0
+           OR :queue IN (SELECT json_array_elements_text(queues)))
+      AND id <> :worker
+    ORDER BY random() LIMIT 1) sleeper
+
+-- name: sleep
+UPDATE rowlock_workers SET sleeping = true WHERE id = :worker AND NOT sleeping
+
+-- name: awake
+UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND sleeping
+
+-- name: register_worker
+INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
+                             beat_at)
+VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease, {now})
+ON CONFLICT (id) DO NOTHING
+
+-- name: beat
+UPDATE rowlock_workers SET beat_at = {now}, strategy = :strategy WHERE id = :worker AND dead_at IS NULL
+
+-- Those that are silent; and those that are dead and hold claims all the same, because a claim was being committed
+-- at the moment at which its worker was declared dead.
+-- name: silent_workers
+SELECT id, tasks, beat_at + make_interval(secs => lease / 6) FROM rowlock_workers w
+WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
+   OR dead_at > {now} - make_interval(secs => 3600)
+      AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
+{lock}
+
+-- name: beat_age
+SELECT extract(epoch FROM {now} - beat_at)::float8 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
+
+-- Shared with SQLite by name only: one statement here.
+-- name: next_needed
+SELECT extract(epoch FROM least(
+    (SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'),
+    (SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')),
+    (SELECT min(beat_at + make_interval(secs => lease)) FROM rowlock_workers
+     WHERE dead_at IS NULL AND id <> :worker)) - {now})::float8
+
+-- name: workers
+SELECT w.id, w.host, w.pid, w.version, w.queues, w.tasks, w.strategy, w.concurrency, w.started_at, w.beat_at,
+       extract(epoch FROM {now} - w.beat_at)::float8, w.lease, w.dead_at, w.ended,
+       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
+FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id
+
+-- name: find
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.id < :before AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+ORDER BY j.id DESC LIMIT :limit
+
+-- name: find_state
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.state = :state AND j.id < :before
+  AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+ORDER BY j.id DESC LIMIT :limit
+
+-- name: find_running
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.state = 'running' AND j.id < :before
+  AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+ORDER BY j.id + 0 DESC LIMIT :limit
+
+-- name: find_bad
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND j.id < :before
+  AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+ORDER BY j.id DESC LIMIT :limit
+
+-- name: identity
+SELECT value FROM rowlock_meta WHERE key = 'install_id'

@@ -1,0 +1,385 @@
+"""The PostgreSQL store: transactions whose end is always known, inserts, and what else is PostgreSQL's own.
+
+The verbs it shares with other databases are in `stores/sql.py` and `stores/reading.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+
+from rowlock.errors import (
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreError,
+    StoreMissing,
+    StoreUnusable,
+    WorkerGone,
+)
+from rowlock.job import Exchange, Inserted, Minute, NewJob, Outcome, Report, Want, utc
+from rowlock.stores.base import Wake
+from rowlock.stores.finishing import without_expired
+from rowlock.stores.postgres import exchanging, inserting, schema
+from rowlock.stores.postgres.connections import Connections, Link
+from rowlock.stores.postgres.dialect import statements
+from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.url import Address
+from rowlock.stores.postgres.wake import Listener, NoWake
+from rowlock.stores.queries import Queries
+from rowlock.stores.reading import SqlReads
+from rowlock.stores.session import Session
+from rowlock.stores.sql import SqlStore
+from rowlock.stores.versions import check
+
+T = TypeVar("T")
+_OLDEST = 13
+_STATEMENT_TIMEOUT = 30.0
+_TRIES = 3
+
+
+class PostgresSession:
+    """Runs named statements on one connection."""
+
+    def __init__(self, link: Link, queries: Queries, now: float | None) -> None:
+        self.link = link
+        self._cursor = link.cursor
+        self._queries = queries
+        self._now = now
+
+    @property
+    def now(self) -> float:
+        """The server's clock."""
+        return float(self.row("clock")[0])
+
+    def run(self, name: str, /, **values: Any) -> int:
+        values["now"] = self._now
+        return max(0, self._cursor.execute(self._queries[name], values, binary=True).rowcount)
+
+    def rows(self, name: str, /, **values: Any) -> list[Any]:
+        values["now"] = self._now
+        return self._cursor.execute(self._queries[name], values, binary=True).fetchall()
+
+    def take(self, name: str, /, **values: Any) -> list[Any]:
+        return self.rows(name, **values)  # one statement chooses, locks, marks and returns
+
+    def row(self, name: str, /, **values: Any) -> Any:
+        rows = self.rows(name, **values)
+        return rows[0] if rows else None
+
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
+        if values:
+            self._cursor.executemany(self._queries[name], [{**one, "now": self._now} for one in values])
+
+
+class _Writing:
+    """A durable transaction as a `with` block; if its COMMIT is not answered, its end is looked up."""
+
+    def __init__(self, store: PostgresStore, now: float | None) -> None:
+        self._store = store
+        self._now = now
+
+    def __enter__(self) -> PostgresSession:
+        store = self._store
+        with store.explained():
+            self._link = store.connections.borrow()
+            try:
+                self._number = self._link.begin(store.connections.begin_statement)
+            except BaseException:
+                store.connections.give_back(self._link)
+                raise
+        return PostgresSession(self._link, store.queries, self._now)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        store = self._store
+        try:
+            if error is None:
+                store.commit(self._link, self._number)
+                return
+            if not self._link.connection.closed:
+                with suppress(psycopg.Error):  # the first error is the one to tell
+                    self._link.cursor.execute("ROLLBACK")
+            if isinstance(error, psycopg.Error):
+                raise explain(error, store.url) from error
+        finally:
+            store.connections.give_back(self._link)
+
+
+class PostgresStore(SqlReads, SqlStore):
+    """A queue in a PostgreSQL database."""
+
+    def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
+        self.address = address
+        self.url = address.shown
+        self.queries = statements(address.schema)
+        self.connections = Connections(
+            address.conninfo,
+            name=address.name,
+            most=address.pool_size,
+            statement_timeout=_STATEMENT_TIMEOUT,
+            lock_timeout=busy_timeout,
+            pooled=address.pooled,
+        )
+        self._opened_in: int | None = None
+        self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
+
+    # -- the life of the store -------------------------------------------------------------------
+
+    def open(self, create: bool = True) -> None:
+        if self._opened_in == os.getpid():
+            return
+        with self.explained(), self.connections.borrowed() as link:
+            server, place = link.connection, self.address.schema
+            if server.info.server_version < _OLDEST * 10_000:
+                raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
+            facts = schema.meta(server, place)
+            if facts is None:
+                if not create:
+                    raise StoreMissing(f"no queue at {self.url}: run `rowlock init`")
+                schema.create(server, place)
+                facts = schema.meta(server, place)
+            if facts is None:
+                raise SchemaMismatch(f"the queue's tables could not be created at {self.url}")
+            check(facts, self.url, schema.VERSION)
+        self._opened_in = os.getpid()
+
+    def upgrade(self) -> tuple[int, int]:
+        with self.explained(), self.connections.borrowed() as link:
+            return schema.upgrade(link.connection, self.address.schema)
+
+    def close(self) -> None:
+        self.connections.close()
+        self._opened_in = None
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def _write(self, now: float | None = None) -> _Writing:
+        self.open()
+        return _Writing(self, now)
+
+    @contextmanager
+    def _read(self, now: float | None = None) -> Iterator[PostgresSession]:
+        self.open()
+        with self.explained(), self.connections.borrowed() as link:
+            yield PostgresSession(link, self.queries, now)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[PostgresSession]:
+        with self._read() as session:
+            cursor = session.link.cursor
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield session
+            cursor.execute("COMMIT")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say what PostgreSQL's errors mean."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+
+    def commit(self, link: Link, number: str) -> None:
+        """Commit the transaction of that number; if there is no answer, look up how it ended."""
+        try:
+            link.cursor.execute("COMMIT")
+        except psycopg.Error as error:
+            if not is_lost(error) or not self._look_up(lambda db: _has_committed(db, number), error):
+                raise explain(error, self.url) from error
+
+    def _look_up(self, look: Callable[[PostgresSession], T | None], reason: BaseException) -> T:
+        """Ask a server that may just be coming back, until it gives an answer; never assume one."""
+        deadline = time.monotonic() + _STATEMENT_TIMEOUT
+        wait = 0.02
+        while True:
+            with suppress(psycopg.Error, StoreError), self.connections.borrowed() as link:
+                answer = look(PostgresSession(link, self.queries, None))
+                if answer is not None:
+                    return answer
+            if time.monotonic() > deadline:
+                raise OutcomeUnknown(
+                    f"the connection to {self.url} was lost, and it could not be found out whether the last "
+                    f"statement was committed ({reason})"
+                ) from reason
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the callers, hides nothing
+            wait = min(1.0, wait * 2)
+
+    def _numbers(self, tx: Session, count: int) -> list[int]:
+        return sorted(row[0] for row in tx.rows("draw_numbers", count=count))
+
+    def _time(self, stored: float) -> datetime:
+        return utc(stored)
+
+    # -- producing -------------------------------------------------------------------------------
+
+    def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
+        if len(jobs) == 1 and inserting.is_plain(jobs[0]):
+            return [self._insert_one(jobs[0], now)]
+        with self._write(now) as tx:
+            if inserting.is_bulk(jobs):
+                moment, ids = tx.now, self._numbers(tx, len(jobs))
+                inserting.copy(tx.link, self.address.schema, ids, jobs, moment)
+                inserted = [Inserted(id, True, moment) for id in ids]
+            else:
+                inserted = inserting.insert(tx, jobs)
+            for queue in {job.queue for job in jobs}:
+                self._hint(tx, queue)
+            return inserted
+
+    def _insert_one(self, job: NewJob, now: float | None) -> Inserted:
+        """One statement, which commits by itself; if its answer is lost, the token finds the job."""
+        self.open()
+        token = random.getrandbits(63)
+        values = {**inserting.values_of(job), "token": token, "worker": "", "now": now}
+        for _ in range(_TRIES):
+            with self.explained(), self.connections.borrowed() as link:
+                try:
+                    row = link.cursor.execute(self.queries[self._insert_name], values, binary=True).fetchone()
+                except psycopg.Error as error:
+                    if not is_lost(error):
+                        raise
+                    reason = error
+                else:
+                    return Inserted(row[0], True, row[1])  # type: ignore[index]
+            found = self._look_up(partial(self._find_by_token, token=token, old=link.name), reason)
+            if found is not _NOT_THERE:
+                return found
+        raise StoreError(f"{self.url} was lost {_TRIES} times in a row; the job was not enqueued")
+
+    @property
+    def _insert_name(self) -> str:
+        return "insert_one_quietly" if self.address.pooled else "insert_one"
+
+    def _find_by_token(self, db: PostgresSession, token: int, old: str) -> Inserted | None:
+        # The old connection may still be at work: it is ended first, so that the answer stays true.
+        still_there = not self.address.pooled and db.rows("end_connection", name=old)
+        row = db.row("find_by_token", token=token)
+        if row is not None:
+            return Inserted(row[0], True, row[1])
+        # Behind a pooler nobody can tell whether the old statement is still at work: then it stays unknown.
+        return None if still_there or self.address.pooled else _NOT_THERE
+
+    # -- claiming and finishing ------------------------------------------------------------------
+
+    def exchange(
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome] = (),
+        want: Want | None = None,
+        reports: Sequence[Report] = (),
+        minutes: Sequence[Minute] = (),
+        now: float | None = None,
+        again: bool = False,
+    ) -> Exchange:
+        if want is None or reports or minutes or again or not exchanging.fits(outcomes, want):
+            got = super().exchange(worker, outcomes, want, reports, minutes, now, again)
+            if got.claims and worker in self._asleep:
+                self._get_up(worker)
+            return got
+        name, values = exchanging.question(worker, outcomes, want)
+        try:
+            with self._read(now) as db:
+                answer = exchanging.answer(db.rows(name, **values), outcomes, want)
+        except StoreError as error:
+            if is_lost(error.__cause__):
+                raise OutcomeUnknown(
+                    f"{error}; whether outcomes and claims were written is looked up"
+                ) from error
+            raise
+        if answer.claims:
+            self._asleep.discard(worker)  # the statement has cleared the mark in its row
+        if answer.special:
+            got = super().exchange(worker, (), want, now=now)
+            return Exchange(got.claims, answer.lost, got.last_queue)
+        if not answer.alive and not outcomes:
+            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+        claims = answer.claims
+        last = claims[-1].queue if claims else want.after
+        if answer.leaves_places(want):
+            rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
+            claims = claims + self.exchange(worker, (), rest, now=now).claims
+        if any(claim.deadline is not None and claim.deadline <= claim.taken for claim in claims):
+            with self._write(now) as tx:
+                claims = without_expired(tx, worker, claims)
+        return Exchange(claims, answer.lost, last)
+
+    # -- waking ----------------------------------------------------------------------------------
+
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+        return NoWake() if self.address.pooled else Listener(self, worker, ring)
+
+    def open_link(self) -> Link:
+        """A connection of its own, for a listener."""
+        with self.explained():
+            return self.connections.open()
+
+    def fall_asleep(self, worker: str) -> None:
+        """Say in the worker's row that it waits for jobs."""
+        with self._read() as db:
+            db.run("sleep", worker=worker)
+        self._asleep.add(worker)
+
+    def _get_up(self, worker: str) -> None:
+        with self._read() as db:
+            db.run("awake", worker=worker)
+        self._asleep.discard(worker)
+
+    def wake_another(self, worker: str) -> None:
+        """Tell somebody else who waits that there may be work."""
+        with self._read() as db:
+            db.rows("wake_one", queue=None, worker=worker)
+
+    def _hint(self, tx: Session, queue: str | None = None) -> None:
+        if not self.address.pooled:
+            tx.rows("wake_one", queue=queue, worker="")
+
+    # -- what PostgreSQL has to be asked for -----------------------------------------------------
+
+    def next_needed(self, worker: str, now: float | None = None) -> float | None:
+        with self._read(now) as db:
+            (seconds,) = db.row("next_needed", worker=worker)
+            return None if seconds is None else max(0.0, seconds)
+
+    def checkpoint(self) -> None:
+        """The server does it by itself."""
+
+    def facts(self) -> dict[str, Any]:
+        with self._read() as db:
+            meta = dict(db.rows("meta"))
+            return {
+                "store": "postgresql",
+                "address": self.url,
+                "schema_version": int(meta["version"]),
+                "code_version": schema.VERSION,
+                "install_id": meta["install_id"],
+                "newest_created_at": db.row("newest_created_at")[0],
+                "unknown_tasks": dict(db.rows("count_unknown")),
+                "now": db.now,
+                **dict(zip(_SERVER_FACTS, db.row("server_facts"), strict=True)),
+            }
+
+    def backup(self, target: str) -> int:
+        raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")
+
+
+_NOT_THERE = Inserted(0, False, 0.0)
+_SERVER_FACTS = (
+    *("server_version", "synchronous_commit", "fsync", "bytes", "connections", "max_connections"),
+    *("dead_rows", "live_rows", "oldest_snapshot_seconds", "is_standby"),
+)
+
+
+def _has_committed(db: PostgresSession, number: str) -> bool | None:
+    try:
+        (status,) = db.row("transaction_status", number=number)
+    except psycopg.errors.InvalidParameterValue:  # a number from the future: this is another server by now
+        return False
+    return None if status == "in progress" else bool(status == "committed")

