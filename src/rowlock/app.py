@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from rowlock.enqueuing import Enqueuer, Way
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
+from rowlock.options import Options, Seconds, check_name
 from rowlock.registry import Registry
 from rowlock.retry import Retry
-from rowlock.task import Enqueuer, Options, Seconds, Task, check_name
+from rowlock.task import Task
 
 if TYPE_CHECKING:
     from rowlock.insights import Stats
@@ -67,6 +69,7 @@ class Rowlock:
         self._home = os.getcwd()
         self._settings: Settings | None = None
         self._store: Store | None = None
+        self._own_way = _OwnWay(self)
         if url is not None:  # a URL that cannot work is refused here, where it was written
             from rowlock.stores.address import store_for
 
@@ -348,13 +351,17 @@ class Rowlock:
         """The generators around every run."""
         return self._hooks
 
-    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """Write jobs into the store (what tasks call)."""
-        return self.store.insert(jobs)
+    def way(self, connection: object | None) -> Way:
+        """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
+        from rowlock.stores.lending import Lent, joined
 
-    def get(self, job: int) -> Job:
-        """The job of that id (what tasks call)."""
-        return self.job(job)
+        store = self.store
+        if connection is not None:
+            from rowlock.stores.borrowed import borrow
+
+            return Lent(store, borrow(connection))
+        lent = joined.get()
+        return self._own_way if lent is None or lent.store is not store else lent
 
     def local_context(self, task: str) -> JobContext:
         """A context for a task that is called outside any worker."""
@@ -370,6 +377,27 @@ class Rowlock:
     def task_facts(self) -> dict[str, Any]:
         """What a worker's row says about the tasks it knows."""
         return self._registry.facts()
+
+
+class _OwnWay:
+    """The usual way of a job into the queue: the store's own connections, committed at once."""
+
+    asynchronous = False
+
+    def __init__(self, app: Rowlock) -> None:
+        self._app = app
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return self._app.store.insert(jobs)
+
+    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return await _in_thread(self.insert, jobs)
+
+    def get(self, job: int) -> Job | None:
+        return self._app.store.get(job)
+
+    async def aget(self, job: int) -> Job | None:
+        return await _in_thread(self.get, job)
 
 
 class _TaskMaker:

@@ -226,6 +226,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     run_seconds: float = 0.0
     wait_seconds: float = 0.0
+    written: bool = False  # by the task's own transaction; only to be counted
+    lost: bool = False  # and refused by the fence, with all that the task wrote
 
 
 class LogLine(msgspec.Struct, frozen=True):

@@ -711,7 +711,7 @@ def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
         1, lambda run: run.claim.ended(Ending.COMPLETED), lambda run, outcome: done.append(run.claim.id)
     )
     for number in range(50):
-        run = Run(claim(number, 0), None)
+        run = Run(claim(number, 0), None, JobContext(claim(number, 0)))
         pool.submit(run)
         eventually(lambda number=number: len(done) == number + 1)
         pool.abandon(run)

@@ -11,8 +11,8 @@ from typing import Any
 from rowlock import codec
 from rowlock.errors import InvalidPayload
 from rowlock.job import Claim, Ending, Outcome
+from rowlock.options import check_seconds
 from rowlock.retry import Retry, after_error, storable
-from rowlock.task import check_seconds
 
 
 class HeldClaim(Claim, frozen=True, kw_only=True):

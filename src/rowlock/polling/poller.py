@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from rowlock.errors import ConfigurationError, OutcomeUnknown, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
+from rowlock.options import check_name
 from rowlock.polling.held import HeldClaim
 from rowlock.polling.presence import Host as PresenceHost
 from rowlock.polling.presence import Presence
 from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Bell, Retention, Wake
 from rowlock.strategies import get_strategy
-from rowlock.task import check_name
 from rowlock.upkeep import Upkeep
 
 log = logging.getLogger("rowlock.poller")

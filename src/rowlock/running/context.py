@@ -10,14 +10,18 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rowlock import codec
-from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut
+from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTimedOut
 from rowlock.job import Claim, LogLine, Progress, Report
 from rowlock.retry import storable
+
+if TYPE_CHECKING:
+    from rowlock.running.transaction import Block, Transaction
+    from rowlock.stores.base import Store
 
 _MAX_LINE = 8_192
 _MAX_BUFFERED = 500
@@ -28,12 +32,22 @@ current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
 class JobContext:
     """The first argument `ctx` of a task that asks for it."""
 
-    def __init__(self, claim: Claim, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        timeout: float | None = None,
+        *,
+        store: Store | None = None,
+        reporting: AbstractContextManager[Any] | None = None,
+    ) -> None:
         self.job = claim
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.lost = False
         self.cancelled = False
+        self._store = store
+        self._reporting = reporting or nullcontext()  # held by the worker while it writes reports
+        self._transaction: Transaction | None = None
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._lines: list[LogLine] = []
@@ -102,10 +116,48 @@ class JobContext:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
 
+    # -- what a task writes ----------------------------------------------------------------------
+
+    def transaction(self, session: object | None = None) -> Block:
+        """A block whose rows commit with this job's completion, after the function has returned.
+
+        Yields the driver's connection to the queue's database, or joins a SQLAlchemy session or Django
+        connection. Leaving the block does not commit; an exception anywhere undoes everything.
+        """
+        from rowlock.running.transaction import Block
+
+        return Block(self, session)
+
+    def begin_transaction(self, session: object | None) -> Transaction:
+        """The run's transaction, opened by its first block (what `transaction()` calls)."""
+        from rowlock.running.transaction import Transaction
+
+        self._raise_if_over()
+        opened = self.open_transaction
+        if opened is None:
+            if self._store is None:
+                raise ConfigurationError(
+                    f"{self.task}: ctx.transaction() commits with a job, and this call has none: enqueue it"
+                )
+            with (
+                self._reporting
+            ):  # what the worker has in hand is written first; the rest waits for the commit
+                opened = self._transaction = Transaction(self._store, self.job, session, self.timeout)
+        elif not opened.is_for(session):
+            raise ConfigurationError("a run has one transaction: give every block of it the same session")
+        return opened
+
+    @property
+    def open_transaction(self) -> Transaction | None:
+        """The transaction that waits for its commit, if there is one."""
+        return self._transaction if self._transaction is not None and self._transaction.open else None
+
     # -- what the worker does --------------------------------------------------------------------
 
-    def take_report(self) -> Report | None:
-        """What was said since the last report, or None."""
+    def take_report(self, final: bool = False) -> Report | None:
+        """What was said since the last report, or None; while a transaction is open, it waits for its end."""
+        if not final and self.open_transaction is not None:
+            return None
         with self._lock:
             if self._progress is None and not self._lines:
                 return None

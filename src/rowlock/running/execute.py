@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
 
 from rowlock import codec
-from rowlock.errors import InvalidPayload
+from rowlock.errors import ClaimLost, InvalidPayload
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import after_error, describe, storable
 from rowlock.running.context import JobContext
@@ -101,27 +101,71 @@ def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) ->
     except Exception as error:  # it would fail the same way each time, so no attempt is burned
         text = f"its arguments do not fit the task any more: {error}"
         return claim.ended(Ending.FAILED, error=storable(text), error_kind="arguments")
+    if task.binding.takes_context:
+        args.insert(0, context)
     try:
-        if task.binding.takes_context:
-            args.insert(0, context)
-        result = _call(task.function, args, kwargs)
+        result = task.function(*args, **kwargs)
+        if hasattr(result, "__await__"):
+            import asyncio
+
+            return asyncio.run(_awaited(result, claim, task, context, limit))
     except BaseException as error:
-        return after_error(claim, error, task.retry)
+        outcome = after_error(claim, error, task.retry)
+    else:
+        outcome = _returned(result, claim, task, limit)
+    if (transaction := context.open_transaction) is None:
+        return outcome
+    with _Settling(claim, task, context, outcome) as settling:
+        settling.outcome = transaction.settle(outcome, settling.report)
+    return settling.outcome
+
+
+async def _awaited(
+    result: Awaitable[Any], claim: Claim, task: Task[..., Any], context: JobContext, limit: int
+) -> Outcome:
+    """The same for an async task, while its event loop still runs: its transaction may need that."""
+    try:
+        outcome = _returned(await result, claim, task, limit)
+    except BaseException as error:
+        outcome = after_error(claim, error, task.retry)
+    if (transaction := context.open_transaction) is None:
+        return outcome
+    with _Settling(claim, task, context, outcome) as settling:
+        settling.outcome = await transaction.asettle(outcome, settling.report)
+    return settling.outcome
+
+
+class _Settling:
+    """The end of a run's transaction: what the fence or the database refuses becomes the run's outcome."""
+
+    def __init__(self, claim: Claim, task: Task[..., Any], context: JobContext, outcome: Outcome) -> None:
+        self._claim = claim
+        self._task = task
+        self._context = context
+        self.outcome = outcome
+        completed = outcome.ending is Ending.COMPLETED
+        self.report = context.take_report(final=True) if completed else None
+
+    def __enter__(self) -> _Settling:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if error is None:
+            return False
+        if isinstance(error, ClaimLost):
+            log.warning("job %d (%s): %s", self._claim.id, self._claim.task, error)
+            self.outcome = msgspec.structs.replace(self.outcome, written=True, lost=True)
+            return True
+        if self.report is not None:
+            self._context.give_back(self.report)
+        self.outcome = after_error(self._claim, error, self._task.retry)
+        return True
+
+
+def _returned(result: Any, claim: Claim, task: Task[..., Any], limit: int) -> Outcome:
     try:
         text = codec.encode(result, f"the result of {task.name}", limit)
     except Exception as error:  # whatever a model raises when it is asked for its JSON
         reason = str(error) if isinstance(error, InvalidPayload) else describe(error)
         return claim.ended(Ending.FAILED, error=storable(reason), error_kind="result")
     return claim.ended(Ending.COMPLETED, result=text)
-
-
-def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    result = function(*args, **kwargs)
-    if hasattr(result, "__await__"):
-        import asyncio
-
-        async def finish() -> Any:
-            return await result
-
-        return asyncio.run(finish())
-    return result

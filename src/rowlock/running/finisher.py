@@ -51,10 +51,14 @@ class Finisher:
         self._sums: dict[tuple[int, str, str], dict[str, float]] = {}
         self._minutes_at = 0.0
         self._retry: Batch | None = None
+        self._written: deque[Outcome] = deque()  # by their tasks' own transactions
 
     def add(self, outcome: Outcome, report: Report | None) -> None:
         """Take in what a run came to, with what it said last; safe from any thread."""
-        self._outcomes.append((outcome, report))
+        if outcome.written:
+            self._written.append(outcome)
+        else:
+            self._outcomes.append((outcome, report))
 
     @property
     def waiting(self) -> bool:
@@ -63,6 +67,12 @@ class Finisher:
 
     def take(self, worker: str, flush: bool = False) -> Batch:
         """What is to be written now; call `delivered` when it is, else it is taken again."""
+        while self._written:
+            outcome = self._written.popleft()
+            if outcome.lost:
+                self.tally.lost += 1
+            else:
+                self._count(outcome)
         if self._retry is not None:
             return self._retry
         pairs = [self._outcomes.popleft() for _ in range(len(self._outcomes))]

@@ -22,17 +22,19 @@ from rowlock.errors import (
     WorkerGone,
 )
 from rowlock.job import Claim, Ending, Outcome
+from rowlock.options import check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
 from rowlock.polling.presence import Presence
 from rowlock.retry import DEFAULT, after_error
+from rowlock.running.context import JobContext
 from rowlock.running.execute import Hook, execute
 from rowlock.running.finisher import Finisher, Tally
 from rowlock.running.pools.base import Done, Execute, Pool, Run
 from rowlock.running.pools.thread import ThreadPool
 from rowlock.running.probation import Probation
 from rowlock.running.signals import told_by_signals
-from rowlock.task import Task, check_name, check_seconds
+from rowlock.task import Task
 
 log = logging.getLogger("rowlock.worker")
 
@@ -255,7 +257,10 @@ class Worker:
     # -- one run ---------------------------------------------------------------------------------
 
     def _start(self, claim: Claim) -> None:
-        run = Run(claim, self._app.find_task(claim.task))
+        task = self._app.find_task(claim.task)
+        timeout = task.timeout if task else None
+        context = JobContext(claim, timeout, store=self._app.store, reporting=self._reporting)
+        run = Run(claim, task, context)
         self._runs[claim.id, claim.claim] = run
         if self._pool is not None:
             self._pool.submit(run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -60,7 +60,32 @@ class Retention(msgspec.Struct, frozen=True):
     failed: float
 
 
+if TYPE_CHECKING:
+    from rowlock.stores.borrowed import Borrowed
+
 Bell = queue.SimpleQueue[None]  # what ends a wait at once; its `put` is safe in a signal handler
+
+
+class OwnTransaction(Protocol):
+    """A connection of the store in the hands of one task."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection."""
+        ...
+
+    @property
+    def borrowed(self) -> Borrowed:
+        """rowlock's face over it."""
+        ...
+
+    def commit(self) -> None:
+        """Commit; if the answer is lost, look up how it ended."""
+        ...
+
+    def close(self) -> None:
+        """Roll back what is not committed, and take the connection back."""
+        ...
 
 
 class Wake(Protocol):
@@ -98,6 +123,10 @@ class Store(Protocol):
         """Make sure the queue's tables are there; without `create`, raise `StoreMissing` if not."""
         ...
 
+    def ddl(self) -> str:
+        """The SQL that creates the tables, for whoever may; opens nothing."""
+        ...
+
     def upgrade(self) -> tuple[int, int]:
         """Bring the tables to this code's version; returns the version before and after."""
         ...
@@ -109,6 +138,27 @@ class Store(Protocol):
     # -- producing -------------------------------------------------------------------------------
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
         """Write the jobs, all or none, durably."""
+        ...
+
+    # -- on connections that are not the store's own ---------------------------------------------
+    def insert_on(self, lent: Borrowed, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write the jobs in the transaction of a borrowed connection, and commit nothing."""
+        ...
+
+    def get_on(self, lent: Borrowed, job: int) -> Job | None:
+        """One job as that transaction sees it."""
+        ...
+
+    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
+        """Write a run's last report and its outcome there; False means that the claim was lost."""
+        ...
+
+    def commit_on(self, lent: Borrowed) -> None:
+        """Commit that transaction; if the answer is lost, look up how it ended."""
+        ...
+
+    def transaction(self, timeout: float | None) -> OwnTransaction:
+        """A transaction on a connection of the store, for a task to write its own rows in."""
         ...
 
     # -- claiming and finishing ------------------------------------------------------------------
@@ -248,7 +298,7 @@ class Store(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a doctor wants to know about this database; the keys are documented in insights.py."""
+        """What a doctor wants to know about this database; `rowlock.insights` judges it."""
         ...
 
     def backup(self, target: str) -> int:

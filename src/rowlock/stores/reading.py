@@ -43,6 +43,8 @@ JOB_COLUMNS = ", ".join(
 class SqlReads(ABC):
     """The reading verbs."""
 
+    _install_id: str | None = None
+
     @abstractmethod
     def _read(self, now: float | None = None) -> AbstractContextManager[Session]:
         """A session for reads that hold nothing open between statements."""
@@ -54,6 +56,12 @@ class SqlReads(ABC):
     @abstractmethod
     def _time(self, stored: Any) -> datetime:
         """A stored time as an aware datetime in UTC."""
+
+    def install_id(self) -> str:
+        if self._install_id is None:
+            with self._read() as db:
+                self._install_id = str(db.row("identity")[0])
+        return self._install_id
 
     def get(self, job: int) -> Job | None:
         with self._read() as db:

@@ -286,5 +286,11 @@ SELECT task, count(*) FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') A
 -- name: newest_created_at
 SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
 
+-- name: identity
+SELECT value FROM rowlock_meta WHERE key = 'install_id'
+
+-- name: clock
+SELECT {now}
+
 -- name: meta
 SELECT key, value FROM rowlock_meta

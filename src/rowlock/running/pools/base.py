@@ -19,10 +19,10 @@ class Run:
 
     __slots__ = ("claim", "context", "settled", "started", "task")
 
-    def __init__(self, claim: Claim, task: Task[..., Any] | None) -> None:
+    def __init__(self, claim: Claim, task: Task[..., Any] | None, context: JobContext) -> None:
         self.claim = claim
         self.task = task
-        self.context = JobContext(claim, task.timeout if task else None)
+        self.context = context
         self.started = time.monotonic()
         self.settled = False  # somebody else decided on this run: its own outcome is dropped
 

@@ -166,6 +166,14 @@ class Connections:
             f"SET LOCAL lock_timeout = {int(self._lock_timeout * 1000)}; {_NUMBER}"
         )
 
+    def begin_task(self, timeout: float | None) -> str:
+        """What begins a task's own transaction: its statements may take as long as the task may."""
+        limit = 0 if timeout is None else int(timeout * 1000) + 1
+        return (
+            f"BEGIN; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {limit}; {_NUMBER}"
+        )
+
     def borrow(self) -> Link:
         """An open, idle connection of this process; `give_back` it."""
         if self._process != os.getpid():

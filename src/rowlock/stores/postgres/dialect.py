@@ -28,6 +28,7 @@ _WORDS = {
     "ids": "SELECT CAST(value AS bigint) FROM json_array_elements_text(:ids)",
     "queues": "SELECT value FROM json_array_elements_text(:queues)",
     "channel": CHANNEL,
+    "meta_name": "rowlock' || '_meta",  # a name, not a table: it takes no schema before it
 }
 _SECONDS = "to_timestamp(CAST({0} AS double precision))"
 _TYPES = {
@@ -75,10 +76,11 @@ def statements(schema: str | None, style: str = "pyformat") -> Queries:
     def parameter(name: str) -> str:
         return _CASTS[name].format(template.format(name))
 
+    here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
     loaded = queries.load(
         ("rowlock.stores", "shared.sql"),
         (_PACKAGE, "queries.sql"),
-        words=_WORDS,
+        words=_WORDS | {"here": here},
         parameter=parameter,
         schema=schema,
     )

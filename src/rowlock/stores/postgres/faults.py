@@ -16,15 +16,18 @@ from rowlock.errors import (
     StoreUnusable,
 )
 
-# By SQLSTATE; "too many clients" and other refusals of a connection come without one, so by words, too.
+# By SQLSTATE. What refuses a connection comes without one, so it is known by its words (in English).
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "28P01": (
         StoreUnusable,
-        "{address} refused the password: check it in the database's URL or in PGPASSWORD",
+        "{address} refused the password: check it in the database's URL, in PGPASSWORD or in ~/.pgpass",
     ),
-    "28000": (StoreUnusable, "{address} refused the user: check the URL and the server's pg_hba.conf"),
+    "28000": (
+        StoreUnusable,
+        "{address} refused the user: check its name, its right to connect, and the server's pg_hba.conf",
+    ),
     "3D000": (
-        StoreMissing,
+        StoreUnusable,  # and not StoreMissing: `rowlock init` creates tables, not databases
         "there is no such database at {address}: create it (`createdb`), or check the URL",
     ),
     "3F000": (StoreMissing, "the schema does not exist at {address}: run `rowlock init`"),
@@ -54,6 +57,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
         StoreBusy,
         "two transactions at {address} blocked each other; the call can simply be made again",
     ),
+    "pooler": (StoreUnusable, "{address} seems to be a pgbouncer: add ?pooler=transaction to the URL"),
 }
 _WORDS: tuple[tuple[str, str], ...] = (
     ("too many clients", "53300"),
@@ -61,10 +65,14 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ("too many connections", "53300"),
     ("no more connections allowed", "53300"),
     ("password authentication failed", "28P01"),
+    ("SASL authentication failed", "28P01"),
     ("no password supplied", "28P01"),
     ("no pg_hba.conf entry", "28000"),
-    ("role", "28000"),
+    ("permission denied for database", "28000"),
+    ('role "', "28000"),
+    ("no such database", "3D000"),
     ("does not exist", "3D000"),
+    ("unsupported startup parameter", "pooler"),
 )
 
 
@@ -76,9 +84,12 @@ def explain(error: psycopg.Error, address: str) -> StoreError:
         state = next((code for words, code in _WORDS if words in text), None)
     if state in _STATES:
         kind, sentence = _STATES[state]
-        return kind(f"{sentence.format(address=address)} (PostgreSQL: {text})")
+        # Without psycopg's and libpq's words about the way there, which the sentence has said.
+        return kind(f"{sentence.format(address=address)} (PostgreSQL: {text.rpartition('FATAL: ')[2]})")
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        return StoreUnreachable(f"{address} cannot be reached: {text or 'the connection was lost'}")
+        # The first line: the others are libpq's guesses, and the same again for a host's other addresses.
+        first = str(error).strip().partition("\n")[0].removeprefix("connection failed: ")
+        return StoreUnreachable(f"{address} cannot be reached: {first or 'the connection was lost'}")
     return StoreError(f"PostgreSQL refused at {address}: {text}")
 
 

@@ -1,6 +1,6 @@
-"""How jobs are written into PostgreSQL: by one statement, or by COPY when there are many.
+"""What is faster than one statement for all on PostgreSQL: a short one for one job, COPY for many.
 
-Runs inside the caller's transaction, on rowlock's own connection or on one that a user lent.
+Runs on rowlock's own connections; `stores/inserting.py` has the way that works everywhere.
 """
 
 from __future__ import annotations
@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from rowlock.job import Inserted, NewJob
+from rowlock.job import NewJob
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.queries import qualified
-from rowlock.stores.session import Session
 
 _COLUMNS = (
     *(
@@ -30,7 +27,6 @@ _COLUMNS = (
     ),
     *("args", "expires_at", "meta"),
 )
-_TRIES = 20  # of a unique key whose holder ends just when it is looked up
 _MOST_BY_JSON = 20  # below this one statement is faster than drawing numbers and a COPY
 
 
@@ -50,61 +46,6 @@ def values_of(job: NewJob) -> dict[str, Any]:
         "delay": job.delay or 0.0,
         "args": job.args,
     }
-
-
-def insert(tx: Session, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Write the jobs with one statement; a unique key that is held gives its holder."""
-    found: dict[int, Inserted] = {}
-    missing = list(range(len(jobs)))
-    # In the order of their keys, so that two producers of the same keys do not wait for each other.
-    missing.sort(key=lambda index: (jobs[index].unique_key is not None, str(jobs[index].unique_key)))
-    for _ in range(_TRIES):
-        rows = tx.rows("insert_many", jobs=_as_json([jobs[index] for index in missing]))
-        _match(jobs, missing, rows, found)
-        missing = [index for index in missing if index not in found]
-        for index in missing:
-            job = jobs[index]
-            holder = tx.row("unique_holder", task=job.task, unique_key=job.unique_key)
-            if holder is not None:
-                found[index] = Inserted(holder[0], False, 0.0)
-        missing = [index for index in missing if index not in found]
-        if not missing:
-            break
-    else:
-        raise RuntimeError(f"the unique key {jobs[missing[0]].unique_key!r} changed hands {_TRIES} times")
-    return [found[index] for index in range(len(jobs))]
-
-
-def _match(jobs: Sequence[NewJob], wanted: list[int], rows: list[Any], found: dict[int, Inserted]) -> None:
-    """Say which row is which job: numbers are drawn in the list's order; rows of held keys are missing."""
-    new = iter(sorted(rows))
-    row = next(new, None)
-    for index in wanted:
-        job = jobs[index]
-        if row is not None and (job.unique_key is None or (row[2], row[3]) == (job.task, job.unique_key)):
-            found[index] = Inserted(row[0], True, row[1])
-            row = next(new, None)
-
-
-def _as_json(jobs: Sequence[NewJob]) -> str:
-    return msgspec.json.encode(
-        [
-            {
-                "task": job.task,
-                "queue": job.queue,
-                "priority": job.priority,
-                "max_attempts": job.max_attempts,
-                "delay": job.delay,
-                "run_at": job.run_at,
-                "expires": job.expires,
-                "unique_key": job.unique_key,
-                "unique_until": job.unique_until,
-                "args": msgspec.Raw(job.args.encode()),
-                "meta": None if job.meta is None else msgspec.Raw(job.meta.encode()),
-            }
-            for job in jobs
-        ]
-    ).decode()
 
 
 def is_bulk(jobs: Sequence[NewJob]) -> bool:

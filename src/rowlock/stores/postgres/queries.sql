@@ -49,9 +49,6 @@ RETURNING j.id
 -- name: draw_numbers
 SELECT nextval('rowlock_jobs_id_seq') FROM generate_series(1, :count)
 
--- name: clock
-SELECT {now}
-
 -- One job, one statement, one round trip; a sleeping worker is told in the same breath.
 -- fragment: placed
 CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
@@ -90,14 +87,14 @@ INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attemp
 SELECT new.id, new.id, new.task, new.queue, new.priority, {placed}, new.max_attempts, new.moment, new.due,
        new.due, CASE WHEN new.expires IS NOT NULL
                      THEN greatest(new.moment, new.due) + make_interval(secs => new.expires) END,
-       new.unique_key, new.unique_until, new.args, new.meta
+       new.unique_key, new.unique_until, CAST(new.args AS json), CAST(new.meta AS json)
 FROM (
     SELECT nextval('rowlock_jobs_id_seq') AS id, clock.moment, given.*,
            coalesce(to_timestamp(given.run_at), clock.moment + make_interval(secs => coalesce(given.delay, 0))) AS due
     FROM (SELECT {now} AS moment) clock,
          json_to_recordset(:jobs) AS given (task text, queue text, priority smallint, max_attempts integer,
              delay double precision, run_at double precision, expires double precision, unique_key text,
-             unique_until text, args json, meta json)) new
+             unique_until text, args text, meta text)) new
 ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL AND state IN ('scheduled', 'queued', 'running')
 DO NOTHING
 RETURNING id, created_at, task, unique_key
@@ -106,6 +103,9 @@ RETURNING id, created_at, task, unique_key
 -- name: end_connection
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = :name AND datname = current_database() AND usename = current_user
+
+-- name: transaction_number
+SELECT CAST(pg_current_xact_id() AS text)
 
 -- name: transaction_status
 SELECT pg_xact_status(CAST(:number AS xid8))
@@ -202,5 +202,6 @@ WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND j.id < :before
   AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit
 
--- name: identity
-SELECT value FROM rowlock_meta WHERE key = 'install_id'
+-- name: queue_there
+SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = '{meta_name}' AND ({here})

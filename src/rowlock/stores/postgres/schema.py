@@ -5,6 +5,7 @@ Created on first use under a lock that ends with its transaction; changed only b
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 import psycopg
@@ -22,16 +23,48 @@ SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.
 WHERE c.relname = 'rowlock_meta'
   AND (n.nspname = %(schema)s::name OR %(schema)s::name IS NULL AND n.nspname = ANY (current_schemas(false)))
 """
+_SCHEMA_THERE = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
+_HEAD = """\
+-- rowlock's tables for PostgreSQL, schema version {version}. Run this once, for example:
+--     rowlock init --sql | psql --set ON_ERROR_STOP=1 DATABASE
+-- Whoever runs it owns the tables, and is the one to run `rowlock upgrade` later on.
+-- Another user, under whose name programs and workers connect (here: app), needs these rights:
+--     GRANT USAGE ON SCHEMA {place} TO app;
+--     GRANT USAGE ON SEQUENCE {sequence} TO app;
+--     GRANT SELECT, INSERT, UPDATE, DELETE ON
+--         {tables}
+--         TO app;
+-- To see the connections of all users in `rowlock doctor`, it also needs:
+--     GRANT pg_read_all_stats TO app;
+"""
 
 Server = psycopg.Connection[TupleRow]
 
 
 def ddl(schema: str | None) -> str:
-    """What creates the queue's tables, for an administrator to run."""
-    text = files("rowlock.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")
-    if schema is None:
-        return text
-    return f'CREATE SCHEMA IF NOT EXISTS "{schema}";\nSET LOCAL search_path TO "{schema}";\n\n{text}'
+    """What creates the queue's tables, for an administrator to run: a script for psql."""
+    tables = _tables_sql()
+    names = [qualified(name, schema) for name in re.findall(r"^CREATE TABLE (\w+)", tables, re.MULTILINE)]
+    head = _HEAD.format(
+        version=VERSION,
+        place=f'"{schema}"' if schema else "public",
+        tables=",\n--         ".join(names),
+        sequence=qualified("rowlock_jobs_id_seq", schema),
+    )
+    place = f"{_create_schema(schema)}\n{_search(schema)}\n" if schema else ""
+    return f"{head}\nBEGIN;\n{place}\n{tables}\nCOMMIT;\n"
+
+
+def _tables_sql() -> str:
+    return files("rowlock.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def _create_schema(schema: str) -> str:
+    return f'CREATE SCHEMA IF NOT EXISTS "{schema}";'
+
+
+def _search(schema: str) -> str:
+    return f'SET LOCAL search_path TO "{schema}";'
 
 
 def meta(server: Server, schema: str | None) -> dict[str, str] | None:
@@ -45,8 +78,14 @@ def create(server: Server, schema: str | None) -> None:
     """Create the tables, unless another process was faster; one transaction."""
     with server.transaction():
         server.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if meta(server, schema) is None:
-            server.execute(ddl(schema))
+        if meta(server, schema) is not None:
+            return
+        if schema is not None:
+            # Asked first: IF NOT EXISTS needs the right to create schemas, also if there is one already.
+            if server.execute(_SCHEMA_THERE, {"schema": schema}).fetchone() is None:
+                server.execute(_create_schema(schema))
+            server.execute(_search(schema))
+        server.execute(_tables_sql())
 
 
 def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = None) -> tuple[int, int]:
@@ -58,7 +97,7 @@ def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = 
             raise StoreMissing("there is no queue to upgrade: run `rowlock init`")
         before = after = int(facts["version"])
         if schema is not None:
-            server.execute(f'SET LOCAL search_path TO "{schema}"')
+            server.execute(_search(schema))
         for version, text in migrations_in("rowlock.stores.postgres") if steps is None else steps:
             if version > after:
                 server.execute(text)

@@ -27,11 +27,15 @@ from rowlock.errors import (
 )
 from rowlock.job import Exchange, Inserted, Minute, NewJob, Outcome, Report, Want, utc
 from rowlock.stores.base import Wake
+from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.finishing import without_expired
+from rowlock.stores.inserting import insert
+from rowlock.stores.lending import BorrowedSession, SqlLending
 from rowlock.stores.postgres import exchanging, inserting, schema
 from rowlock.stores.postgres.connections import Connections, Link
 from rowlock.stores.postgres.dialect import statements
 from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.postgres.wake import Listener, NoWake
 from rowlock.stores.queries import Queries
@@ -113,10 +117,13 @@ class _Writing:
             store.connections.give_back(self._link)
 
 
-class PostgresStore(SqlReads, SqlStore):
+class PostgresStore(SqlReads, SqlStore, SqlLending):
     """A queue in a PostgreSQL database."""
 
+    _dialect = "postgresql"
+
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
+        super().__init__()
         self.address = address
         self.url = address.shown
         self.queries = statements(address.schema)
@@ -150,6 +157,9 @@ class PostgresStore(SqlReads, SqlStore):
                 raise SchemaMismatch(f"the queue's tables could not be created at {self.url}")
             check(facts, self.url, schema.VERSION)
         self._opened_in = os.getpid()
+
+    def ddl(self) -> str:
+        return schema.ddl(self.address.schema)
 
     def upgrade(self) -> tuple[int, int]:
         with self.explained(), self.connections.borrowed() as link:
@@ -218,6 +228,22 @@ class PostgresStore(SqlReads, SqlStore):
     def _time(self, stored: float) -> datetime:
         return utc(stored)
 
+    def transaction(self, timeout: float | None) -> PostgresTransaction:
+        self.open()
+        with self.explained():
+            return PostgresTransaction(self.connections, self.commit, timeout)
+
+    def commit_on(self, lent: Borrowed) -> None:
+        number = self._session_on(lent).row("transaction_number")[0]
+        try:
+            lent.commit()
+        except Exception as error:  # whatever the user's library makes of a lost connection
+            if not self._look_up(lambda db: _has_committed(db, number), error):
+                raise
+
+    def _session_on(self, lent: Borrowed) -> Session:
+        return BorrowedSession(lent, statements(self.address.schema, lent.style), {"now": None})
+
     # -- producing -------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
@@ -229,7 +255,7 @@ class PostgresStore(SqlReads, SqlStore):
                 inserting.copy(tx.link, self.address.schema, ids, jobs, moment)
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
-                inserted = inserting.insert(tx, jobs)
+                inserted = insert(tx, jobs)
             for queue in {job.queue for job in jobs}:
                 self._hint(tx, queue)
             return inserted

@@ -6,13 +6,20 @@ Opens nothing.
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from rowlock.errors import ConfigurationError
 
 _EXAMPLE = "postgresql://user@host/database"
+# Shows nothing of the URL: a password may be in any part of one that cannot be taken apart.
+_UNREADABLE = (
+    f"this is not a PostgreSQL URL; write {_EXAMPLE}, "
+    "and / ? # : @ % in a user or a password as %2F %3F %23 %3A %40 %25"
+)
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _POOL_SIZE = 50
 # Without these a server that vanished is noticed after two hours.
@@ -40,12 +47,12 @@ def parse(url: str) -> Address:
     """The address in a URL; what is wrong with it is said by name."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{url!r} is not a database URL ({error}); write {_EXAMPLE}") from None
-    if parts.fragment:
-        raise ConfigurationError(f"the database's URL has a fragment (#{parts.fragment}); write {_EXAMPLE}")
+        _ = "," in parts.netloc or parts.port  # libpq takes several hosts, separated by commas
+    except ValueError:
+        raise ConfigurationError(_UNREADABLE) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment or parts.netloc.count("@") > 1 or any("@" in piece for piece in (parts.path, *options)):
+        raise ConfigurationError(_UNREADABLE)
     schema = options.pop("schema", None)
     if schema is not None and not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(f"schema={schema!r}: must be a plain name such as rowlock (a-z, 0-9 and _)")
@@ -58,14 +65,29 @@ def parse(url: str) -> Address:
     name = options.pop("application_name", "rowlock")
     defaults = {key: value for key, value in _DEFAULTS.items() if key not in options}
     query = urlencode(defaults | options, quote_via=quote)
+    conninfo = (
+        f"postgresql://{parts.netloc}{parts.path}?{query}"  # urlunsplit drops the // of postgresql:///db
+    )
+    _check(conninfo)
     return Address(
-        conninfo=urlunsplit(("postgresql", parts.netloc, parts.path, query, "")),
+        conninfo=conninfo,
         shown=_shown(parts.netloc, parts.path, options.get("host"), schema),
         name=name,
         schema=schema,
         pooled=pooler == "transaction",
         pool_size=int(size),
     )
+
+
+def _check(conninfo: str) -> None:
+    """Let libpq read it, which opens nothing: an option that it does not know is refused here."""
+    try:
+        conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as error:
+        _, told, option = str(error).strip().partition("invalid URI query parameter: ")
+        if not told:  # any other complaint may quote the password
+            raise ConfigurationError(_UNREADABLE) from None
+        raise ConfigurationError(f"the database's URL has an option that nobody knows: {option}") from None
 
 
 def _shown(netloc: str, path: str, host: str | None, schema: str | None) -> str:

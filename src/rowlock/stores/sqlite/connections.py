@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from rowlock.errors import StoreMissing, StoreUnusable
 
@@ -40,6 +41,9 @@ class Connection(sqlite3.Connection):
     def __del__(self) -> None:
         with suppress(sqlite3.Error, AttributeError):
             super().close()
+
+
+C = TypeVar("C", bound=Connection)
 
 
 class _Holder:
@@ -101,6 +105,20 @@ class Connections:
         finally:
             self.give_back(connection)
 
+    def lend(self, kind: type[C]) -> C:
+        """A new connection for one task, in use until `take_back`: a fork elsewhere waits for that."""
+        with self.gate:
+            connection = self._open(False, kind)
+            self._all.add(connection)
+            connection.lock.acquire()
+            connection.uses += 1
+        return connection
+
+    def take_back(self, connection: Connection) -> None:
+        """Close a connection that was lent."""
+        self.give_back(connection)
+        connection.close()
+
     def close(self) -> None:
         """Close those of all threads of this process, once their users are done; later calls open anew."""
         with self.gate:
@@ -118,6 +136,9 @@ class Connections:
 
     def open(self, create: bool = True) -> Connection:
         """A new connection, ready to be used."""
+        return self._open(create, Connection)
+
+    def _open(self, create: bool, kind: type[C]) -> C:
         create = create and not self.exists
         if not create and not os.path.exists(self.path):
             raise StoreMissing(f"no queue at {self._shown}")
@@ -128,15 +149,16 @@ class Connections:
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions are begun by name: BEGIN IMMEDIATE
             check_same_thread=False,  # used by one thread, but closed by `close` from any
-            factory=Connection,
+            factory=kind,
         )
         try:
+            run = sqlite3.Connection.execute  # not the kind's own: it may begin something
             # FULL: NORMAL lost 500 of 500 acknowledged rows in a simulated power cut, FULL lost none.
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA mmap_size = 0")
-            connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
+            run(connection, "PRAGMA synchronous = FULL")
+            run(connection, "PRAGMA mmap_size = 0")
+            run(connection, f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
             if not SAFE_AUTOCHECKPOINT:
-                connection.execute("PRAGMA wal_autocheckpoint = 0")
+                run(connection, "PRAGMA wal_autocheckpoint = 0")
         except BaseException:
             connection.close()
             raise

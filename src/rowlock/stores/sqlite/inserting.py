@@ -24,18 +24,10 @@ _INSERT_ONE = (
     f"VALUES ((SELECT seq + 1 FROM ({_LAST})), {', '.join('?' * 9)})"
 )
 _INSERT_FULL = f"INSERT INTO rowlock_jobs ({_FULL}) VALUES ({', '.join('?' * 15)})"  # noqa: S608
-_UNLESS_HELD = (
-    f"{_INSERT_FULL} ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL "
-    "AND state IN ('scheduled', 'queued', 'running') DO NOTHING"
-)
-_HOLDER = (
-    "SELECT id FROM rowlock_jobs WHERE task = ? AND unique_key = ? AND unique_until IS NOT NULL "
-    "AND state IN ('scheduled', 'queued', 'running')"
-)
 
 
 def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[Inserted]:
-    """Write the jobs with the next numbers of the sequence; a unique key that is held gives its holder."""
+    """Write jobs without unique keys, with the next numbers of the sequence."""
     plain = all(job.unique_key is None and job.expires is None and job.meta is None for job in jobs)
     if plain and len(jobs) == 1:
         with suppress(sqlite3.IntegrityError):  # no position: somebody has emptied sqlite_sequence
@@ -43,10 +35,8 @@ def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -
     first = last_number(connection) + 1
     if plain:
         connection.executemany(_INSERT_PLAIN, [_plain(job, id, now) for id, job in enumerate(jobs, first)])
-    elif not any(job.unique_key is not None for job in jobs):
-        connection.executemany(_INSERT_FULL, [_full(job, id, now) for id, job in enumerate(jobs, first)])
     else:
-        return _insert_with_keys(connection, jobs, first, now)
+        connection.executemany(_INSERT_FULL, [_full(job, id, now) for id, job in enumerate(jobs, first)])
     return [Inserted(id, True, now) for id in range(first, first + len(jobs))]
 
 
@@ -64,20 +54,6 @@ def last_number(connection: sqlite3.Connection) -> int:
         ).fetchone()
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', ?)", row)
     return int(row[0])
-
-
-def _insert_with_keys(
-    connection: sqlite3.Connection, jobs: Sequence[NewJob], number: int, now: float
-) -> list[Inserted]:
-    inserted = []
-    for job in jobs:
-        if connection.execute(_UNLESS_HELD, _full(job, number, now)).rowcount:
-            inserted.append(Inserted(number, True, now))
-            number += 1
-        else:
-            (holder,) = connection.execute(_HOLDER, (job.task, job.unique_key)).fetchone()
-            inserted.append(Inserted(holder, False, now))
-    return inserted
 
 
 def _plain(job: NewJob, id: int, now: float) -> tuple[Any, ...]:

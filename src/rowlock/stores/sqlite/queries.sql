@@ -58,6 +58,34 @@ WHERE id = :id
 -- name: draw_numbers
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'rowlock_jobs'
 
+-- The jobs as one JSON list: the same statement for every driver, and for any number of jobs.
+-- name: insert_many
+INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
+                          expires_at, unique_key, unique_until, args, meta)
+SELECT number, number, task, queue, priority, CASE WHEN due > {now} THEN 'scheduled' ELSE 'queued' END, max_attempts,
+       {now}, due, due, max({now}, due) + expires, unique_key, unique_until, args, meta
+FROM (
+    SELECT {last_number} + 1 + key AS number, json_extract(value, '$.task') AS task,
+           json_extract(value, '$.queue') AS queue, json_extract(value, '$.priority') AS priority,
+           json_extract(value, '$.max_attempts') AS max_attempts,
+           coalesce(json_extract(value, '$.run_at'), {now} + coalesce(json_extract(value, '$.delay'), 0)) AS due,
+           json_extract(value, '$.expires') AS expires, json_extract(value, '$.unique_key') AS unique_key,
+           json_extract(value, '$.unique_until') AS unique_until, json_extract(value, '$.args') AS args,
+           json_extract(value, '$.meta') AS meta
+    FROM json_each(:jobs))
+WHERE true
+ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL AND state IN ('scheduled', 'queued', 'running')
+DO NOTHING
+RETURNING id, created_at, task, unique_key
+
+-- Somebody may have emptied sqlite_sequence.
+-- fragment: last_number
+coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_jobs'),
+         (SELECT max(max(id), max(position)) FROM rowlock_jobs), 0)
+
+-- name: queue_there
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rowlock_meta'
+
 -- name: register_worker
 INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
                              beat_at, beat_mono)

@@ -14,6 +14,11 @@ from rowlock.stores.versions import Migration
 VERSION = 1
 
 
+def ddl() -> str:
+    """What creates the queue's tables."""
+    return files("rowlock.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
 def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
     """The queue's own facts, or None if its tables are not there."""
     there = connection.execute(
@@ -27,8 +32,7 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if meta(connection) is None:
-            text = files("rowlock.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
-            for statement in statements(text):
+            for statement in statements(ddl()):
                 connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:

@@ -18,7 +18,10 @@ from urllib.parse import quote
 from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, utc
 from rowlock.stores import queries
+from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.claiming import CLAIM_COLUMNS
+from rowlock.stores.inserting import insert as insert_by_key
+from rowlock.stores.lending import BorrowedSession, SqlLending
 from rowlock.stores.reading import JOB_COLUMNS, SqlReads
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
@@ -27,6 +30,7 @@ from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert, last_number
+from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
 from rowlock.stores.versions import check, migrations_in
 
@@ -48,6 +52,13 @@ _WORDS = {
 }
 _QUERIES = queries.load(
     ("rowlock.stores", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
+)
+
+_PYFORMAT = queries.load(
+    ("rowlock.stores", "shared.sql"),
+    ("rowlock.stores.sqlite", "queries.sql"),
+    words=_WORDS,
+    parameter="%({0})s".format,
 )
 
 
@@ -137,10 +148,13 @@ class _Writing:
             raise error
 
 
-class SqliteStore(SqlReads, SqlStore):
+class SqliteStore(SqlReads, SqlStore, SqlLending):
     """A queue in a SQLite file."""
 
+    _dialect = "sqlite"
+
     def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
+        super().__init__()
         self.path = path
         self.url = f"sqlite:///{quote(path)}"
         # Absolute from the start: a task that changes the working directory must not lose the queue.
@@ -172,6 +186,9 @@ class SqliteStore(SqlReads, SqlStore):
             self.connections.use_wal(connection)
         self.connections.exists = True
         self._opened_in = os.getpid()
+
+    def ddl(self) -> str:
+        return schema.ddl()
 
     def upgrade(self) -> tuple[int, int]:
         with self._explained(), self.connections.borrowed(create=False) as connection:
@@ -219,11 +236,23 @@ class SqliteStore(SqlReads, SqlStore):
     def _time(self, stored: float) -> datetime:
         return utc(stored)
 
+    def transaction(self, timeout: float | None) -> SqliteTransaction:
+        self.open()
+        with self._explained():
+            return SqliteTransaction(self.connections, self.path)
+
+    def _session_on(self, lent: Borrowed) -> Session:
+        statements = _QUERIES if lent.style == "named" else _PYFORMAT
+        return BorrowedSession(lent, statements, {"now": time.time(), "mono": time.monotonic()})
+
     # -- producing -------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
         with self._write(now) as tx:
-            inserted = insert(tx.connection, jobs, tx.now)
+            if any(job.unique_key is not None for job in jobs):
+                inserted = insert_by_key(tx, jobs)
+            else:
+                inserted = insert(tx.connection, jobs, tx.now)
         self._inserts += 1
         return inserted
 

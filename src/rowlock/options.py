@@ -1,0 +1,114 @@
+"""How a job is enqueued: the options, each with its check; a bad value raises and names the option.
+
+Pure checks; nothing here writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from rowlock import codec
+from rowlock.errors import ConfigurationError
+from rowlock.retry import LONGEST
+
+LOWEST, HIGHEST = -100, 100
+UNIQUE = {"unfinished": "finished", "queued": "claimed"}
+_MAX_META = 65_536
+Seconds = float | int | timedelta
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is enqueued; checked when it is made."""
+
+    queue: str = "default"
+    priority: int = 0
+    delay: float | None = None
+    run_at: float | None = None
+    expires: float | None = None
+    unique_key: str | None = None
+    unique: str = "unfinished"
+    meta: str | None = None
+
+
+def options(base: Options, given: Mapping[str, Any]) -> Options:
+    """The base options with those given put over them; a bad value raises, naming the option."""
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _CHECKS:
+            raise ConfigurationError(f"unknown option {name!r}; there are: {', '.join(sorted(_CHECKS))}")
+        changes[name] = _CHECKS[name](name, value)
+    if changes.get("delay") is not None and changes.get("run_at") is not None:
+        raise ConfigurationError("give either delay= or run_at=, not both")
+    if "meta" in changes and changes["meta"] is not None:
+        changes["meta"] = codec.encode(changes["meta"], "meta", _MAX_META)
+    return msgspec.structs.replace(base, **changes)
+
+
+def check_name(what: str, value: Any) -> str:
+    """A name of a queue, task or key: text of 1 to 200 characters without control characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 200 or not value.isprintable():
+        raise ConfigurationError(f"{what}={value!r}: must be printable text of 1 to 200 characters")
+    return value
+
+
+def check_priority(what: str, value: Any) -> int:
+    """A priority from -100 to 100."""
+    if not isinstance(value, int) or isinstance(value, bool) or not LOWEST <= value <= HIGHEST:
+        raise ConfigurationError(f"{what}={value!r}: must be a whole number from {LOWEST} to {HIGHEST}")
+    return value
+
+
+def check_seconds(what: str, value: Any) -> float | None:
+    """A number of seconds >= 0, or a timedelta; None means none."""
+    if value is None:
+        return None
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= LONGEST:
+        raise ConfigurationError(f"{what}={value!r}: must be seconds from 0 to 100 years, or a timedelta")
+    return float(number)
+
+
+def _check_moment(what: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise ConfigurationError(f"{what}={value!r}: must be a datetime with a timezone")
+    if value.tzinfo is None:
+        raise ConfigurationError(f"{what}={value!r} has no timezone; use datetime.now(timezone.utc) + ...")
+    seconds = value.timestamp()
+    if seconds > time.time() + LONGEST:
+        raise ConfigurationError(f"{what}={value!r} lies more than 100 years ahead")
+    return seconds
+
+
+def _check_key(what: str, value: Any) -> str | None:
+    return None if value is None else check_name(what, value)
+
+
+def _check_unique(what: str, value: Any) -> str:
+    if value not in UNIQUE:
+        raise ConfigurationError(f"{what}={value!r}: must be one of {', '.join(UNIQUE)}")
+    return str(value)
+
+
+def _check_meta(what: str, value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise ConfigurationError(f"{what}={value!r}: must be a dict of JSON values")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "queue": check_name,
+    "priority": check_priority,
+    "delay": check_seconds,
+    "run_at": _check_moment,
+    "expires": check_seconds,
+    "unique_key": _check_key,
+    "unique": _check_unique,
+    "meta": _check_meta,
+}

@@ -1,0 +1,214 @@
+"""`ctx.transaction()`: a task's own rows, its result and its completion in one commit, or none of them.
+
+Opens with the task's block, ends with its run; the store does the writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import Token
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from rowlock.errors import ClaimLost, ConfigurationError
+from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.running.context import JobContext
+from rowlock.stores.base import OwnTransaction, Store
+from rowlock.stores.borrowed import Borrowed, borrow
+from rowlock.stores.lending import Lent, joined
+
+log = logging.getLogger("rowlock.run")
+
+
+class Transaction:
+    """One run's transaction: on a connection of the store, or on a session that the task brought."""
+
+    def __init__(self, store: Store, claim: Claim, given: object | None, timeout: float | None) -> None:
+        self._store = store
+        self._claim = claim
+        self._given = given
+        self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
+        self._borrowed: Borrowed = self._own.borrowed if self._own else borrow(given)
+        self._token: Token[Lent | None] | None = None
+        self.open = True
+
+    @property
+    def connection(self) -> Any:
+        """What the block gets: the driver's connection, or the session that was given."""
+        return self._own.connection if self._own else self._given
+
+    def is_for(self, given: object | None) -> bool:
+        """True if a further block with this argument belongs to the same transaction."""
+        return given is self._given
+
+    # -- the block -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
+        if self._own is None and self._token is None:
+            self._borrowed.call(_mark)
+        self._join()
+
+    async def abegin(self) -> None:
+        """The same from a coroutine."""
+        if self._own is None and self._token is None:
+            await self._borrowed.acall(_mark)
+        self._join()
+
+    def _join(self) -> None:
+        if self._token is None:
+            self._token = joined.set(Lent(self._store, self._borrowed))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def settle(self, outcome: Outcome, report: Report | None) -> Outcome:
+        """Commit with the completion as the last statement, or undo everything; says what it came to."""
+        return self._borrowed.call(lambda lent: self._settle(lent, outcome, report))
+
+    async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
+        """The same from a coroutine."""
+        return await self._borrowed.acall(lambda lent: self._settle(lent, outcome, report))
+
+    def _settle(self, lent: Borrowed, outcome: Outcome, report: Report | None) -> Outcome:
+        try:
+            if outcome.ending is not Ending.COMPLETED:
+                self._undo(lent)
+                return outcome
+            if self._own is None:
+                _find_mark(lent)
+            if not self._store.finish_on(lent, self._claim.claimed_by, outcome, report):
+                raise ClaimLost(
+                    f"claim {self._claim.claim} of job {self._claim.id} was lost; what it wrote is undone"
+                )
+            if self._own is not None:
+                self._own.commit()
+            else:
+                self._store.commit_on(lent)
+        except BaseException:
+            self._undo(lent)
+            raise
+        finally:
+            self._release()
+        return msgspec.structs.replace(outcome, written=True)
+
+    def abort(self) -> None:
+        """Undo everything; the run may go on, and even begin another."""
+        self._borrowed.call(self._abort)
+
+    async def aabort(self) -> None:
+        """The same from a coroutine."""
+        await self._borrowed.acall(self._abort)
+
+    def _abort(self, lent: Borrowed) -> None:
+        self._undo(lent)
+        self._release()
+
+    def _undo(self, lent: Borrowed) -> None:
+        if self._own is None:
+            try:
+                lent.rollback()
+            except Exception as error:  # the connection is gone: so is what was written on it
+                log.debug("job %d: its session could not be rolled back: %s", self._claim.id, error)
+
+    def _release(self) -> None:
+        self.open = False
+        if self._own is not None:
+            self._own.close()
+        if self._token is not None:
+            try:
+                joined.reset(self._token)
+            except ValueError:  # ended in another context than it began in
+                joined.set(None)
+            self._token = None
+
+
+def _mark(lent: Borrowed) -> None:
+    """Begin, and leave a mark by which the same transaction is known again."""
+    lent.begin()
+    lent.run("SAVEPOINT rowlock_task", {})
+
+
+def _find_mark(lent: Borrowed) -> None:
+    """Make sure that the task's rows are still in it: else the job would complete without them."""
+    try:
+        lent.run("RELEASE SAVEPOINT rowlock_task", {})
+    except Exception as error:
+        raise ConfigurationError(
+            "the session was committed, rolled back or closed before the task had returned; rowlock commits "
+            "it after that, so leave it open (an @app.around hook is a good place to open and close sessions)"
+        ) from error
+
+
+class Block:
+    """What `ctx.transaction()` returns: a `with` block, or an `async with` block in an async task."""
+
+    def __init__(self, context: JobContext, given: object | None) -> None:
+        self._context = context
+        self._given = given
+
+    def __enter__(self) -> Any:
+        transaction = self._context.begin_transaction(self._given)
+        transaction.begin()
+        return transaction.connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._context.open_transaction
+        if error is not None and transaction is not None:
+            transaction.abort()
+
+    async def __aenter__(self) -> Any:
+        transaction = self._context.begin_transaction(self._given)
+        await transaction.abegin()
+        return AsyncFace(transaction.connection) if self._given is None else self._given
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._context.open_transaction
+        if error is not None and transaction is not None:
+            await transaction.aabort()
+
+
+class AsyncFace:
+    """The store's connection for an async task: statements run in a thread, one after the other."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def execute(self, *given: Any, **named: Any) -> AsyncCursor:
+        """Run one statement; its rows are fetched from what it returns."""
+        return AsyncCursor(await asyncio.to_thread(self.connection.execute, *given, **named))
+
+    async def executemany(self, *given: Any) -> AsyncCursor:
+        """Run one statement for each set of values."""
+        return AsyncCursor(await asyncio.to_thread(self._executemany, *given))
+
+    def _executemany(self, *given: Any) -> Any:
+        cursor = self.connection.cursor()
+        cursor.executemany(*given)
+        return cursor
+
+
+class AsyncCursor:
+    """The rows of a statement, to be awaited."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement changed."""
+        return int(self._cursor.rowcount)
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        return await asyncio.to_thread(self._cursor.fetchone)
+
+    async def fetchall(self) -> Any:
+        """All rows that are left."""
+        return await asyncio.to_thread(self._cursor.fetchall)

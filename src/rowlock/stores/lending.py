@@ -1,0 +1,169 @@
+"""Writing on a connection that is not the store's own: a user's, or the one that a task's transaction holds.
+
+The rows commit or roll back with whatever else is written there; nothing here does either.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rowlock.errors import ConfigurationError
+from rowlock.job import Inserted, Job, NewJob, Outcome, Report
+from rowlock.stores.base import Store
+from rowlock.stores.borrowed import Borrowed
+from rowlock.stores.finishing import finish, write_reports
+from rowlock.stores.inserting import insert
+from rowlock.stores.session import Session
+
+
+class BorrowedSession:
+    """Runs named statements on somebody else's connection."""
+
+    def __init__(self, lent: Borrowed, queries: Mapping[str, str], always: dict[str, Any]) -> None:
+        self._lent = lent
+        self._queries = queries
+        self._always = always
+
+    @property
+    def now(self) -> float:
+        """The store's clock."""
+        return float(self.row("clock")[0])
+
+    def run(self, name: str, /, **values: Any) -> int:
+        return self._lent.run(self._queries[name], self._always | values).changed
+
+    def rows(self, name: str, /, **values: Any) -> list[Any]:
+        rows = self._lent.run(self._queries[name], self._always | values).rows
+        return [tuple(_plain(value) for value in row) for row in rows]
+
+    def row(self, name: str, /, **values: Any) -> Any:
+        rows = self.rows(name, **values)
+        return rows[0] if rows else None
+
+    def take(self, name: str, /, **values: Any) -> list[Any]:
+        raise NotImplementedError("claims are made on the store's own connections")
+
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
+        for one in values:
+            self.run(name, **one)
+
+
+def _plain(value: Any) -> Any:
+    """Times as seconds and JSON as text, whatever the user's driver makes of them."""
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return msgspec.json.encode(value).decode() if isinstance(value, (dict, list)) else value
+
+
+class SqlLending(ABC):
+    """The verbs that write on a borrowed connection."""
+
+    _dialect: str
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that were asked already
+
+    @abstractmethod
+    def _session_on(self, lent: Borrowed) -> Session:
+        """A session that runs this store's statements there."""
+
+    @abstractmethod
+    def _hint(self, tx: Session, queue: str | None = None) -> None:
+        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+
+    @abstractmethod
+    def _job(self, row: Any) -> Job:
+        """A row of the jobs as a record."""
+
+    @abstractmethod
+    def install_id(self) -> str:
+        """The random name of this queue, by which a foreign database is recognised."""
+
+    def insert_on(self, lent: Borrowed, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write the jobs there."""
+        tx = self._checked(lent)
+        inserted = insert(tx, jobs)
+        for queue in {job.queue for job in jobs}:
+            self._hint(tx, queue)
+        return inserted
+
+    def get_on(self, lent: Borrowed, job: int) -> Job | None:
+        """One job as that transaction sees it."""
+        row = self._session_on(lent).row("get_job", id=job)
+        return None if row is None else self._job(row)
+
+    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
+        """Write what a run said last, and its outcome as the last statement; False: the claim was lost."""
+        tx = self._checked(lent)
+        if report is not None:
+            write_reports(tx, [report])
+        return finish(tx, worker, outcome)
+
+    def commit_on(self, lent: Borrowed) -> None:
+        """Commit the transaction there; where a lost answer can be looked up, the store does."""
+        lent.commit()
+
+    def _checked(self, lent: Borrowed) -> Session:
+        """A session there, once it is sure that this queue is in that database."""
+        tx = self._session_on(lent) if lent.dialect == self._dialect else None
+        key = lent.key
+        if tx is not None and _remembers(self._known, key):
+            return tx
+        mine = self.install_id()  # first: it creates the queue's tables, if this is their first use
+        # Asked in two steps: a statement that fails would spoil the user's transaction.
+        if tx is None or tx.row("queue_there") is None or tx.row("identity")[0] != mine:
+            raise ConfigurationError(
+                "this connection is not to the database that holds the queue; nothing could commit together: "
+                "use a connection to the queue's database, or enqueue without using(...)"
+            )
+        with suppress(TypeError):  # sqlite3's cannot be remembered; there the two questions cost little
+            self._known.add(key)
+        return tx
+
+
+def _remembers(known: weakref.WeakSet[Any], key: object | None) -> bool:
+    try:
+        return key in known
+    except TypeError:
+        return False
+
+
+class Lent:
+    """A store together with a borrowed connection: what `task.using(x)` enqueues on."""
+
+    def __init__(self, store: Store, lent: Borrowed) -> None:
+        self.store = store
+        self.borrowed = lent
+
+    @property
+    def asynchronous(self) -> bool:
+        """True if enqueuing on it has to be awaited."""
+        return self.borrowed.asynchronous
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write the jobs there."""
+        return self.borrowed.call(lambda lent: self.store.insert_on(lent, jobs))
+
+    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """The same from a coroutine."""
+        return await self.borrowed.acall(lambda lent: self.store.insert_on(lent, jobs))
+
+    def get(self, job: int) -> Job | None:
+        """One job as that transaction sees it."""
+        return self.borrowed.call(lambda lent: self.store.get_on(lent, job))
+
+    async def aget(self, job: int) -> Job | None:
+        """The same from a coroutine."""
+        return await self.borrowed.acall(lambda lent: self.store.get_on(lent, job))
+
+
+# The transaction of the task that runs in this thread: what it enqueues commits with its rows.
+joined: ContextVar[Lent | None] = ContextVar("rowlock_transaction", default=None)

@@ -1,0 +1,101 @@
+"""A task's own transaction in SQLite: it begins with its first statement, and rowlock commits it.
+
+The write lock is held from that statement to the commit, so everybody else waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from contextlib import suppress
+from typing import Any
+
+from rowlock.stores.borrowed import Borrowed, Sqlite
+from rowlock.stores.sqlite.connections import Connection, Connections
+from rowlock.stores.sqlite.faults import explain
+
+log = logging.getLogger("rowlock.sqlite")
+
+_LONG = 1.0  # seconds with the write lock in hand that are worth a line
+_NOT_YOURS = (
+    "rowlock commits this transaction after the task has returned; raise an exception to undo everything"
+)
+
+
+class TaskConnection(Connection):
+    """A connection that takes the write lock with its first statement, and is committed by rowlock alone."""
+
+    began: float | None = None
+
+    def begin(self) -> None:
+        """Take the write lock, unless it is held already."""
+        if not self.in_transaction:
+            super().execute("BEGIN IMMEDIATE")
+            self.began = time.monotonic()
+
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        self.begin()
+        return super().execute(*given)
+
+    def executemany(self, *given: Any) -> sqlite3.Cursor:
+        self.begin()
+        return super().executemany(*given)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        raise sqlite3.ProgrammingError("executescript commits on its own: use execute for each statement")
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        self.begin()
+        return super().cursor(factory)
+
+    def commit(self) -> None:
+        raise sqlite3.ProgrammingError(_NOT_YOURS)
+
+    def rollback(self) -> None:
+        raise sqlite3.ProgrammingError(_NOT_YOURS)
+
+    def __exit__(self, *_: object) -> Any:
+        return False  # sqlite3's own `with` would commit
+
+
+class _Face(Sqlite):
+    """rowlock's own statements in the task's transaction."""
+
+    def run(self, sql: str, values: Any) -> Any:
+        self._given.begin()
+        return super().run(sql, values)
+
+
+class SqliteTransaction:
+    """The connection in the hands of one task."""
+
+    def __init__(self, connections: Connections, path: str) -> None:
+        self._connections = connections
+        self.connection = connections.lend(TaskConnection)
+        self.borrowed: Borrowed = _Face(self.connection)
+        self._path = path
+
+    def commit(self) -> None:
+        """Make it durable; a commit that fails is undone."""
+        try:
+            self._end("COMMIT")
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+
+    def close(self) -> None:
+        """Undo what is not committed, and close the connection."""
+        with suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self._end("ROLLBACK")
+        self._connections.take_back(self.connection)
+
+    def _end(self, how: str) -> None:
+        sqlite3.Connection.execute(self.connection, how)
+        held = time.monotonic() - (self.connection.began or time.monotonic())
+        if held > _LONG:
+            log.warning(
+                "a task held the write lock of %s for %.1f s and others waited: compute first, then write",
+                self._path,
+                held,
+            )
