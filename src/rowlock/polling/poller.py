@@ -18,6 +18,7 @@ from rowlock.options import check_name
 from rowlock.polling.held import HeldClaim
 from rowlock.polling.presence import Host as PresenceHost
 from rowlock.polling.presence import Presence
+from rowlock.polling.strays import Strays
 from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Bell, Retention, Wake
 from rowlock.strategies import get_strategy
@@ -100,6 +101,8 @@ class Poller:
         self._bell: Bell = queue.SimpleQueue()
         self._wake: Wake | None = None
         self._unsure = False  # the last outcomes may have been written, or not
+        self._in_hand: set[tuple[int, int]] = set()  # claims that a user of this poller has not settled yet
+        self.strays = Strays(lambda: self._app.store, lambda: self._in_hand)
         self._stopped = False
         self.running = False
         self.polls_total = self.polls_successful = self.polls_empty = self.polls_busy = 0
@@ -129,6 +132,9 @@ class Poller:
     def _claim(self, settle: Callable[[Outcome], bool]) -> HeldClaim | None:
         try:
             self.keep_up()
+            if self.strays.suspected:
+                held = self._app.store.held(self.worker_id)
+                self.strays.run_once(self.worker_id, [(job, claim) for job, claim, _ in held])
             got = self.exchange(1)
         except WorkerGone:
             self._presence.declared_dead(self.worker_id)
@@ -140,6 +146,7 @@ class Poller:
         if not got.claims:
             return None
         plain = got.claims[0]
+        self._in_hand.add((plain.id, plain.claim))
         fields = {name: getattr(plain, name) for name in Claim.__struct_fields__}
         retry = self._app.retry_policy(plain.task) or DEFAULT
         return HeldClaim(**fields, settle=settle, retry=retry, limit=self._app.max_payload_bytes)
@@ -249,6 +256,7 @@ class Poller:
             got = self._app.store.exchange(self.worker_id, owed, want, reports, minutes, again=self._unsure)
         except OutcomeUnknown:
             self._unsure = True
+            self.strays.suspect()
             raise
         self._unsure = False
         self._owed.clear()
@@ -338,6 +346,7 @@ class Poller:
 
     def _settle(self, outcome: Outcome) -> bool:
         got = self._app.store.exchange(self.worker_id, [outcome])
+        self._in_hand.discard((outcome.id, outcome.claim))
         if got.lost:
             log.warning(
                 "job %d (%s): claim %d was lost, its outcome %s is dropped",

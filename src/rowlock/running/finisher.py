@@ -65,6 +65,12 @@ class Finisher:
         """True while outcomes are not durable yet."""
         return bool(self._outcomes) or bool(self._retry and self._retry.outcomes)
 
+    @property
+    def keys(self) -> set[tuple[int, int]]:
+        """The claims whose outcomes are not durable yet."""
+        retried = self._retry.outcomes if self._retry else ()
+        return {(one.id, one.claim) for one in (*retried, *(outcome for outcome, _ in list(self._outcomes)))}
+
     def take(self, worker: str, flush: bool = False) -> Batch:
         """What is to be written now; call `delivered` when it is, else it is taken again."""
         while self._written:

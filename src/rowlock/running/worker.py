@@ -26,6 +26,7 @@ from rowlock.options import check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
 from rowlock.polling.presence import Presence
+from rowlock.polling.strays import Strays
 from rowlock.retry import DEFAULT, after_error
 from rowlock.running.context import JobContext
 from rowlock.running.execute import Hook, execute
@@ -99,6 +100,8 @@ class Worker:
         self.poller = Poller(
             app, strategy=strategy, poll_interval=poll_interval, queues=self._queues, presence=self._presence
         )
+        self._strays = self.poller.strays = Strays(lambda: app.store, self._known)
+        self._exchanging = False  # claims may be on their way that are in no list of ours yet
         self._probation = Probation(app.store)
         self._make_pool = _POOLS[pool]
         self._pool: Pool | None = None
@@ -198,15 +201,18 @@ class Worker:
             if not (free or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
                 return self._time_to_next_deadline()
+            self._exchanging = True
             got = self.poller.exchange(
                 free, batch.outcomes, batch.reports, batch.minutes, alone=self._probation.may_start(runs)
             )
         except WorkerGone:
+            self._exchanging = False
             self._presence.declared_dead(self.id)
             return 0.0
         except StoreError as error:
             if isinstance(error, StoreBusy):
                 self.poller.count_busy()
+            self._exchanging = False
             return self._back_off(error)
         self._recover()
         for outcome in got.lost:
@@ -220,6 +226,7 @@ class Worker:
         self._finisher.delivered(got.lost)
         for claim in got.claims:
             self._start(claim)
+        self._exchanging = False
         if len(got.claims) >= free:  # every place is taken (short runs may have ended by now)
             return self._time_to_next_deadline()
         return min(self.poller.idle_wait(), self._time_to_next_deadline())
@@ -313,7 +320,8 @@ class Worker:
 
     def _tick(self) -> None:
         runs = list(self._runs.values())
-        if not runs:
+        suspected = self._strays.suspected and not self._exchanging
+        if not runs and not suspected:
             return
         with self._reporting:
             taken = [(run.context, report) for run in runs if (report := run.context.take_report())]
@@ -323,10 +331,18 @@ class Worker:
                 for context, report in taken:
                     context.give_back(report)
                 raise
-        for job, claim, cancelled in self._app.store.held(self.poller.worker_id):
+        worker = self.poller.worker_id
+        held = self._app.store.held(worker)
+        for job, claim, cancelled in held:
             run = self._runs.get((job, claim))
             if run is not None and cancelled:
                 run.context.cancelled = True
+        if suspected and not self._exchanging:
+            self._strays.run_once(worker, [(job, claim) for job, claim, _ in held])
+
+    def _known(self) -> set[tuple[int, int]]:
+        """The claims that are running here, or ended and not written yet."""
+        return {*self._runs, *self._finisher.keys}
 
     def _stop_by_signal(self, number: int, again: bool) -> None:
         self.stopped_by = number

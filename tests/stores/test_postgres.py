@@ -1,0 +1,303 @@
+"""What PostgreSQL alone has: answers that are lost on the way, sleepers who are told, the server's clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import md5
+
+import psycopg
+import pytest
+
+from rowlock import Poller, Rowlock
+from rowlock.errors import OutcomeUnknown
+from rowlock.job import Ending, Want
+from rowlock.stores.address import store_for
+from rowlock.stores.base import Store
+from rowlock.stores.postgres import PostgresStore
+from rowlock.stores.postgres.dialect import CHANNEL
+from tests.eventually import eventually
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
+from tests.stores.steps import add, end, events, job, new, outcome, state, take, worker
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres.port) as made:
+        yield made
+
+
+@pytest.fixture
+def store(postgres_schema: str) -> Iterator[PostgresStore]:
+    with closing(store_for(postgres_schema)) as made:
+        made.open()
+        assert isinstance(made, PostgresStore)
+        yield made
+
+
+@pytest.fixture
+def shaky(proxy: Proxy, store: PostgresStore, postgres_schema: str) -> Iterator[Store]:
+    """The same queue, reached through a proxy that can lose answers."""
+    with closing(store_for(proxy.url(postgres_schema))) as made:
+        made.open()
+        yield made
+
+
+# -- answers that are lost -----------------------------------------------------------------------
+
+
+def test_an_enqueue_whose_answer_is_lost_is_found_again(shaky: Store, store: Store, proxy: Proxy) -> None:
+    proxy.drop_reply_to("INSERT INTO .*rowlock_jobs")
+    (made,) = shaky.insert([new()])
+    assert proxy.dropped == 1
+    assert [found.id for found in store.find()] == [made.id]
+    assert job(store, made.id).created_at.timestamp() == pytest.approx(made.now, abs=1e-5)
+
+
+def test_an_enqueue_that_never_arrived_is_made_again(shaky: Store, store: Store, proxy: Proxy) -> None:
+    add(shaky)
+    proxy.cut()
+    (made,) = shaky.insert([new()])
+    assert max(found.id for found in store.find()) == made.id
+    assert len(store.find()) == 2
+
+
+@pytest.mark.parametrize("count", [2, 50])
+def test_a_batch_whose_commit_is_not_answered_is_looked_up(
+    shaky: Store, store: Store, proxy: Proxy, count: int
+) -> None:
+    add(shaky)
+    proxy.drop_reply_to_commit()
+    ids = add(shaky, count)
+    assert proxy.dropped == 1
+    assert {found.id for found in store.find(limit=100)} >= set(ids)
+    assert len(store.find(limit=100)) == count + 1
+
+
+def test_a_batch_whose_commit_never_arrived_is_not_there(shaky: Store, store: Store, proxy: Proxy) -> None:
+    add(shaky)
+    proxy.drop_commit()
+    with pytest.raises(Exception, match="cannot be reached"):
+        add(shaky, 50)
+    assert len(store.find(limit=100)) == 1
+
+
+def test_an_exchange_whose_answer_is_lost_is_said_to_be_unknown(
+    shaky: Store, store: Store, proxy: Proxy
+) -> None:
+    who = worker(store)
+    add(store, 2)
+    (claim,) = take(store, who)
+    done = outcome(claim, Ending.COMPLETED, result="1")
+    proxy.drop_reply_to("WITH RECURSIVE")
+    with pytest.raises(OutcomeUnknown):
+        shaky.exchange(who, [done], Want(count=1))
+    # Given again, the outcome is known to be written; the claim that came with the answer is still held.
+    assert shaky.exchange(who, [done], again=True).lost == []
+    assert shaky.exchange(who, [done]).lost == [done]
+    assert [claim for _, claim, _ in store.held(who)] == [1]
+
+
+def test_outcomes_of_others_are_not_taken_for_ones_own(store: Store) -> None:
+    who = worker(store)
+    add(store, 1)
+    (claim,) = take(store, who)
+    end(store, claim, Ending.FAILED, error="somebody else's")
+    assert store.exchange(who, [outcome(claim, Ending.COMPLETED)], again=True).lost != []
+
+
+def test_a_worker_on_a_bad_line_runs_every_job_once(
+    proxy: Proxy, store: PostgresStore, postgres_schema: str
+) -> None:
+    ran: Counter[int] = Counter()
+    with closing(Rowlock(proxy.url(postgres_schema))) as app:
+
+        @app.task
+        def work(number: int) -> int:
+            ran[number] += 1
+            if number % 10 == 5:
+                proxy.drop_reply_to("WITH RECURSIVE")
+            return number
+
+        with app.worker(concurrency=2).background():
+            ids = work.enqueue_many([{"number": number} for number in range(40)])
+            eventually(
+                lambda: all(job(store, id).state.final for id in ids), 60, "the worker did not get through"
+            )
+    assert proxy.dropped >= 1
+    assert [job(store, id).result for id in ids] == list(range(40))
+    assert set(ran.values()) == {1}
+
+
+def test_a_poller_gives_back_a_claim_that_never_reached_it(
+    proxy: Proxy, store: PostgresStore, postgres_schema: str
+) -> None:
+    with closing(Rowlock(proxy.url(postgres_schema))) as app, closing(Poller(app)) as poller:
+        assert poller.claim() is None
+        (id,) = add(store)
+        proxy.drop_reply_to("WITH RECURSIVE")
+        with pytest.raises(OutcomeUnknown):
+            poller.claim()
+        assert state(store, id) == "running"
+        claims = [poller.claim() for _ in range(3)]
+        (again,) = [claim for claim in claims if claim is not None]
+        assert (again.id, again.claim) == (id, 2)
+        assert again.complete()
+        assert events(store, id) == ["released", "completed"]
+
+
+# -- death and claims at the same moment ---------------------------------------------------------
+
+
+def test_a_claim_that_was_committed_while_its_worker_was_declared_dead_is_rescued(
+    store: PostgresStore,
+) -> None:
+    dead, alive = worker(store, "dead"), worker(store, "alive")
+    (id,) = add(store)
+    take(store, dead)
+    with (
+        store._write() as tx
+    ):  # as if the rescuer had looked for its claims just before this one was committed
+        tx.run("bury_worker", worker=dead)
+    assert store.rescue(alive, careful_age=10.0).requeued == 1
+    assert state(store, id) == "queued"
+    assert store.rescue(alive, careful_age=10.0).workers == []
+
+
+def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: PostgresStore) -> None:
+    one, other = worker(store, "one"), worker(store, "other")
+    add(store, 2)
+    (claim,) = take(store, one)
+    with store._write() as tx:
+        tx.run("bury_worker", worker=one)
+        tx.rows("held_by", worker=one)
+        tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, alone=1)
+        assert store.beat(other, "FIFO")
+        assert len(take(store, other)) == 1
+
+
+# -- who is told ---------------------------------------------------------------------------------
+
+
+class Ear:
+    """Hears what is said to a worker."""
+
+    def __init__(self, url: str, who: str) -> None:
+        self.who = who
+        self.connection = psycopg.connect(url, autocommit=True)
+        name = CHANNEL + md5(who.encode(), usedforsecurity=False).hexdigest()
+        self.connection.execute(f'LISTEN "{name}"')
+
+    def heard(self) -> int:
+        return len(list(self.connection.notifies(timeout=0.2)))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@pytest.fixture
+def ears(postgres_url: str, store: PostgresStore) -> Iterator[list[Ear]]:
+    # Their names are all over the database, and other tests use it, too.
+    made = [Ear(postgres_url, worker(store, f"{name} of {store.address.schema}")) for name in ("one", "two")]
+    yield made
+    for ear in made:
+        ear.close()
+
+
+def test_nobody_is_told_who_does_not_sleep(store: PostgresStore, ears: list[Ear]) -> None:
+    add(store)
+    add(store, 2)
+    add(store, 50)
+    assert [ear.heard() for ear in ears] == [0, 0]
+
+
+def test_one_sleeper_is_told_and_not_all(store: PostgresStore, ears: list[Ear]) -> None:
+    store.fall_asleep(ears[0].who)
+    store.fall_asleep(ears[1].who)
+    add(store)
+    assert sorted(ear.heard() for ear in ears) == [0, 1]
+
+
+@pytest.mark.parametrize("count", [2, 50, 2000])
+def test_a_batch_is_told_of_once(store: PostgresStore, ears: list[Ear], count: int) -> None:
+    store.fall_asleep(ears[0].who)
+    add(store, count)
+    assert ears[0].heard() == 1
+
+
+def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> None:
+    for strategy in ("PRIORITY", "WEIGHTED_RANDOM"):
+        store.fall_asleep(ears[0].who)
+        add(store)
+        assert ears[0].heard() == 1
+        take(store, ears[0].who, strategy=strategy)
+        add(store)
+        assert ears[0].heard() == 0
+        take(store, ears[1].who)
+
+
+def test_a_sleeper_for_other_queues_is_left_alone(store: PostgresStore, postgres_url: str) -> None:
+    who = worker(store, f"gpu only, {store.address.schema}")
+    with store._write() as tx:
+        tx.link.cursor.execute(f"UPDATE {store.address.schema}.rowlock_workers SET queues = '[\"gpu\"]'")
+    store.fall_asleep(who)
+    with closing(Ear(postgres_url, who)) as ear:
+        add(store, queue="mail")
+        assert ear.heard() == 0
+        add(store, queue="gpu")
+        assert ear.heard() == 1
+
+
+def test_the_dead_and_the_silent_are_not_told(store: PostgresStore, ears: list[Ear]) -> None:
+    store.fall_asleep(ears[0].who)
+    store.fall_asleep(ears[1].who)
+    store.retire(ears[0].who)
+    with store._write() as tx:
+        table = f"{store.address.schema}.rowlock_workers"
+        tx.link.cursor.execute(f"UPDATE {table} SET beat_at = now() - interval '20 s'")
+    add(store)
+    assert [ear.heard() for ear in ears] == [0, 0]
+
+
+def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres_schema: str) -> None:
+    with closing(Rowlock(postgres_schema)) as app:
+        both = threading.Barrier(2)
+
+        @app.task
+        def meet() -> bool:
+            both.wait(timeout=30)
+            return True
+
+        workers = [app.worker(concurrency=1, poll_interval=60.0) for _ in range(2)]
+        with workers[0].background(), workers[1].background():
+            eventually(
+                lambda: all(one.poller.consecutive_empty >= 2 for one in workers), message="they never slept"
+            )
+            ids = meet.enqueue_many([{}, {}])  # one word, and the first to hear it can take only one
+            assert [app.result(id, timeout=30) for id in ids] == [True, True]
+
+
+# -- the server's clock --------------------------------------------------------------------------
+
+
+def test_the_clock_of_the_caller_decides_nothing(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400.0)
+    who = worker(store)
+    (later,) = add(store, delay=3600.0)
+    (soon,) = add(store)
+    add(store, 60)
+    assert state(store, later) == "scheduled"
+    assert store.promote(10) == 0
+    assert abs(job(store, soon).created_at.timestamp() - real()) < 60
+    claim = take(store, who, strategy="FIFO")[0]
+    assert abs(claim.taken - real()) < 60
+    assert store.rescue(who, careful_age=10.0).workers == []
+    assert end(store, claim, Ending.RETRY, delay=5.0)
+    assert abs(job(store, soon).run_at.timestamp() - real() - 5.0) < 60
