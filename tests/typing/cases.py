@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime, timedelta, timezone
 from typing import Any
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from rowlock import Job, JobContext, Poller, Retry, Rowlock, State, Task
 
@@ -20,6 +25,8 @@ def segment(ctx: JobContext, image_ids: list[int], model: str = "small") -> dict
     ctx.progress(1, len(image_ids), "first")
     ctx.log("segmented", image_id=1)
     ctx.check_cancelled()
+    with ctx.transaction() as tx:
+        tx.execute("INSERT INTO masks DEFAULT VALUES")
     return {"masks": 12}
 
 
@@ -45,6 +52,21 @@ app.jobs(state="failed", queue="gpu", limit=50, cursor=None)
 result: Any = app.result(job.id, timeout=10)
 app.worker(queues=["gpu"], strategy="PRIORITY", concurrency=4, pool="thread").run(until_empty=True)
 Poller(app, worker_id=None, strategy="FIFO").poll_once(lambda claim: claim.args)
+
+
+def transactional(connection: sqlite3.Connection, session: Session) -> None:
+    on_mine: Job = add.using(connection).enqueue(1, 2)
+    on_session: Job = add.configure(priority=1).using(session).enqueue(1, b=on_mine.id)
+    many: list[int] = add.using(session).enqueue_many([(1, 2)])
+    assert on_session.id in many
+
+
+async def transactional_and_asynchronous(session: AsyncSession, server: psycopg.AsyncConnection[Any]) -> None:
+    one: Job = await add.using(session).enqueue(1, 2)
+    two: Job = await add.using(server).aenqueue(1, 2)
+    ids: list[int] = await add.using(server).enqueue_many([(one.id, two.id)])
+    await add.using(session).enqueue("one", 2)  # wrong
+    assert ids
 
 
 async def asynchronous() -> None:
