@@ -14,16 +14,16 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def app_at(path: Path) -> Rowlock:
-    """An app in that file, opened."""
-    app = Rowlock(f"sqlite:///{path}")
+def app_at(place: Path | str) -> Rowlock:
+    """An app in that file, or at that URL, opened."""
+    app = Rowlock(f"sqlite:///{place}" if isinstance(place, Path) else place)
     app.store.open()
     return app
 
 
-def adding_app(path: Path) -> tuple[Rowlock, Task[Any, int]]:
-    """An app in that file with the task `add`."""
-    app = app_at(path)
+def adding_app(place: Path | str) -> tuple[Rowlock, Task[Any, int]]:
+    """An app in that file, or at that URL, with the task `add`."""
+    app = app_at(place)
     return app, app.task(add)
 
 

@@ -9,8 +9,10 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 
+from benchmarks import server
 from benchmarks.measure import Comparison
 from rowlock import __version__
 
@@ -87,18 +89,21 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join([texts[0].rstrip(), rule, *(text.rstrip() for text in texts[1:])])
 
 
-def surroundings() -> dict[str, str | int]:
+def surroundings(postgres: bool) -> dict[str, str | int]:
     """What the figures depend on, without naming the machine."""
-    return {
+    about: dict[str, str | int] = {
         "rowlock": __version__,
         "python": sys.version.split()[0],
         "sqlite": sqlite3.sqlite_version,
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count() or 0,
     }
+    if postgres:
+        about |= {"postgresql": server.version(), "psycopg": metadata.version("psycopg")}
+    return about
 
 
-def write_json(path: Path, lines: Iterable[Line], quick: bool) -> None:
+def write_json(path: Path, about: Mapping[str, str | int], lines: Iterable[Line], quick: bool) -> None:
     """Keep all figures in a file."""
-    kept = {"surroundings": surroundings(), "quick": quick, "lines": [asdict(line) for line in lines]}
+    kept = {"surroundings": about, "quick": quick, "lines": [asdict(line) for line in lines]}
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.apps import app_at
@@ -17,6 +18,14 @@ from rowlock.task import Task
 _PATIENCE = 30.0
 
 
+@dataclass(frozen=True)
+class Pickup:
+    """How long one job waited: since its enqueue was called, and since that returned, having committed."""
+
+    since_called: float
+    since_committed: float
+
+
 def started() -> float:
     """Returns when it started, on the clock that all processes of a machine share."""
     return time.monotonic()
@@ -24,17 +33,8 @@ def started() -> float:
 
 def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
-    path = setting.folder / "rowlock.db"
-    app, task = _app(path)
-    root = Path(__file__).resolve().parents[1]
-    child = subprocess.Popen([sys.executable, "-m", __name__, str(path)], cwd=root)
-    try:
-        app.result(task.enqueue().id, timeout=_PATIENCE)  # the worker is up
-        waits = [_wait_of_one(app, task) for _ in range(setting.choose(150, 25))]
-    finally:
-        child.terminate()
-        child.wait(timeout=_PATIENCE)
-        app.close()
+    pickups = measured(setting.folder / "rowlock.db", setting.choose(150, 25), longest_pause=0.15)
+    waits = [one.since_committed for one in pickups]
     p50, p99 = percentile(waits, 50), percentile(waits, 99)
     return [
         Line(
@@ -47,18 +47,33 @@ def run(setting: Setting) -> list[Line]:
     ]
 
 
-def _wait_of_one(app: Rowlock, task: Task[[], float]) -> float:
-    time.sleep(random.uniform(0.05, 0.15))  # idle again, and at no fixed moment between two looks
+def measured(place: Path | str, count: int, longest_pause: float) -> list[Pickup]:
+    """Enqueue so many jobs, one by one, for a worker in a process of its own."""
+    app, task = _app(place)
+    root = Path(__file__).resolve().parents[1]
+    child = subprocess.Popen([sys.executable, "-m", __name__, str(place)], cwd=root)
+    try:
+        app.result(task.enqueue().id, timeout=_PATIENCE)  # the worker is up
+        return [_pickup_of_one(app, task, longest_pause) for _ in range(count)]
+    finally:
+        child.terminate()
+        child.wait(timeout=_PATIENCE)
+        app.close()
+
+
+def _pickup_of_one(app: Rowlock, task: Task[[], float], longest_pause: float) -> Pickup:
+    time.sleep(random.uniform(0.05, longest_pause))  # idle again, and at no fixed moment between two looks
+    called = time.monotonic()
     job = task.enqueue()
     committed = time.monotonic()
     began: float = app.result(job.id, timeout=_PATIENCE)
-    return began - committed
+    return Pickup(began - called, began - committed)
 
 
-def _app(path: Path) -> tuple[Rowlock, Task[[], float]]:
-    app = app_at(path)
+def _app(place: Path | str) -> tuple[Rowlock, Task[[], float]]:
+    app = app_at(place)
     return app, app.task(name="started")(started)
 
 
 if __name__ == "__main__":
-    _app(Path(sys.argv[1]))[0].worker().run()
+    _app(sys.argv[1] if "://" in sys.argv[1] else Path(sys.argv[1]))[0].worker().run()
