@@ -19,7 +19,7 @@ from rowlock.job import Inserted, Job, NewJob, utc
 from rowlock.options import UNIQUE, Options, Seconds, options
 
 P = ParamSpec("P")
-_CHUNK = 5_000
+_CHUNK = 10_000
 
 
 class AsyncConnection(Protocol):

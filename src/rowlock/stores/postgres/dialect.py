@@ -6,6 +6,7 @@ Each statement is written for one schema and one driver's way of naming paramete
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 
 from rowlock.stores import queries
 from rowlock.stores.claiming import CLAIM_COLUMNS
@@ -84,9 +85,11 @@ def statements(schema: str | None, style: str = "pyformat") -> Queries:
         parameter=parameter,
         schema=schema,
     )
-    for strategy, order in _ORDERS.items():
-        for turn in ("all", "named"):
-            words = _WORDS | {"order": order, "turn": f"{{turn_{turn}}}"}
-            one = queries.load((_PACKAGE, "exchange.sql"), words=words, parameter=parameter, schema=schema)
-            loaded[f"exchange_{turn}_{strategy}"] = one["exchange"]
+    for strategy, turn, done in product(_ORDERS, ("all", "named"), ("one", "many")):
+        words = {"order": _ORDERS[strategy], "turn": f"{{turn_{turn}}}", "done": f"{{done_{done}}}"}
+        made = queries.load(
+            (_PACKAGE, "exchange.sql"), words=_WORDS | words, parameter=parameter, schema=schema
+        )
+        loaded[f"exchange_{turn}_{strategy}_{done}"] = made.pop("exchange")
+        loaded.update(made)
     return loaded

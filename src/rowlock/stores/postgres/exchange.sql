@@ -1,24 +1,19 @@
 -- The whole of a usual cycle in one statement and one round trip: completed runs go back, new claims come.
--- It is written six times over: {turn} (all queues, or those named) and {order} (of the strategy).
+-- It is written once for each {turn} (all queues, or those named), {order} (of the strategy) and {done} (at most one
+-- outcome, or many).
 -- What is not usual (a strategy of its own for a queue, a job that has to run alone) claims nothing here: the
 -- statement says `special`, and the general way does it.
 
 -- name: exchange
 WITH RECURSIVE {turn},
-done AS (
-    UPDATE rowlock_jobs j
-    SET state = 'completed', result = CAST(o.result AS json), finished_at = {now}, error = NULL,
-        error_kind = NULL, alone = 0
-    FROM unnest(:done_ids, :done_claims, :done_results) AS o (id, claim, result)
-    WHERE j.id = o.id AND j.claim = o.claim AND {running}
-    RETURNING j.id),
+done AS ({done}),
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
            EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL)
            OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0) AS special),
 line AS MATERIALIZED (
-    SELECT queue FROM turn, facts
-    WHERE facts.alive AND NOT facts.special
+    SELECT queue FROM turn
+    WHERE (SELECT alive AND NOT special FROM facts)
       AND queue IS NOT NULL AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
     LIMIT :count),
 picked AS MATERIALIZED (
@@ -40,10 +35,31 @@ awake AS (
 SELECT facts.alive, facts.special, (SELECT array_agg(id) FROM done), taken.*
 FROM facts LEFT JOIN taken ON true
 
+-- fragment: done_one
+    UPDATE rowlock_jobs
+    SET state = 'completed', result = :result, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+    WHERE id = :id AND claim = :claim AND {running}
+    RETURNING id
+
+-- No join: one that was planned for a small table reads all of it for ever (1.8 of 2.3 ms at 10,000 rows).
+-- fragment: done_many
+    UPDATE rowlock_jobs
+    SET state = 'completed', result = CAST((:done_results)[array_position(:done_ids, id)] AS json),
+        finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+    WHERE id = ANY (:done_ids) AND claim = (:done_claims)[array_position(:done_ids, id)] AND {running}
+    RETURNING id
+
+-- name: finish_one
+{done_one}
+
+-- name: finish_many
+{done_many}
+
 -- fragment: turn_named
 turn AS (
-    SELECT name AS queue FROM unnest(:names) AS name
-    WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = name))
+    SELECT name AS queue FROM unnest(:names) WITH ORDINALITY AS given (name, place)
+    WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = name)
+    ORDER BY place)
 
 -- The queues after the one served last, then those before it: each costs one seek, and no more are looked for
 -- than jobs are wanted.

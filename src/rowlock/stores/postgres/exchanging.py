@@ -31,29 +31,35 @@ class Answer(msgspec.Struct, frozen=True):
         return len(taken) > 1 and len(self.claims) < want.count
 
 
-def fits(outcomes: Sequence[Outcome], want: Want | None) -> bool:
-    """True if one statement can do it: first-try completions, and an order that one index gives."""
-    return (
-        want is not None
-        and want.count > 0
-        and want.strategy in _STRATEGIES
-        and all(outcome.ending is Ending.COMPLETED and outcome.claim == 1 for outcome in outcomes)
-    )
+def is_usual(outcomes: Sequence[Outcome]) -> bool:
+    """True if all are first-try completions: they leave no history."""
+    return all(outcome.ending is Ending.COMPLETED and outcome.claim == 1 for outcome in outcomes)
+
+
+def fits(want: Want) -> bool:
+    """True if one statement can claim: in an order that one index gives."""
+    return want.strategy in _STRATEGIES
 
 
 def question(worker: str, outcomes: Sequence[Outcome], want: Want) -> tuple[str, dict[str, Any]]:
     """The statement's name and its values."""
-    values = {
-        "worker": worker,
-        "count": want.count,
-        "alone": int(want.alone),
-        "after": want.after,
-        "names": _in_turn(want),
-        "done_ids": [outcome.id for outcome in outcomes],
-        "done_claims": [outcome.claim for outcome in outcomes],
-        "done_results": [outcome.result for outcome in outcomes],
-    }
-    return f"exchange_{'named' if want.queues else 'all'}_{want.strategy}", values
+    turn = {"names": _in_turn(want)} if want.queues else {"after": want.after}
+    number, done = finished(outcomes)
+    values = {"worker": worker, "count": want.count, "alone": int(want.alone), **turn, **done}
+    return f"exchange_{'named' if want.queues else 'all'}_{want.strategy}_{number}", values
+
+
+def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
+    """Which way to write the completed ones ("one" or "many"), and the values for it."""
+    if len(outcomes) > 1:
+        return "many", {
+            "done_ids": [outcome.id for outcome in outcomes],
+            "done_claims": [outcome.claim for outcome in outcomes],
+            "done_results": [outcome.result for outcome in outcomes],
+        }
+    if not outcomes:
+        return "one", {"id": None, "claim": None, "result": None}
+    return "one", {"id": outcomes[0].id, "claim": outcomes[0].claim, "result": outcomes[0].result}
 
 
 def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:

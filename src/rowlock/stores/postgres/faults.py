@@ -30,7 +30,10 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
         StoreUnusable,  # and not StoreMissing: `rowlock init` creates tables, not databases
         "there is no such database at {address}: create it (`createdb`), or check the URL",
     ),
-    "3F000": (StoreMissing, "the schema does not exist at {address}: run `rowlock init`"),
+    "3F000": (  # gone, or without the right to use it: PostgreSQL does not tell these apart
+        StoreUnusable,
+        "no schema for this user at {address}: let an administrator run what `rowlock init --sql` prints",
+    ),
     "42501": (
         StoreUnusable,
         "the user lacks a right at {address}: let an administrator run what `rowlock init --sql` prints",

@@ -31,8 +31,14 @@ _MOST_BY_JSON = 20  # below this one statement is faster than drawing numbers an
 
 
 def is_plain(job: NewJob) -> bool:
-    """True if the short statement for one job has a place for all that it says."""
-    return job.unique_key is None and job.expires is None and job.meta is None
+    """True if the short statement for one job has a place for all that it says: due now, and no more."""
+    return (
+        job.unique_key is None
+        and job.expires is None
+        and job.meta is None
+        and job.run_at is None
+        and not job.delay
+    )
 
 
 def values_of(job: NewJob) -> dict[str, Any]:
@@ -42,8 +48,6 @@ def values_of(job: NewJob) -> dict[str, Any]:
         "queue": job.queue,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
-        "run_at": job.run_at,
-        "delay": job.delay or 0.0,
         "args": job.args,
     }
 

@@ -38,47 +38,33 @@ WHERE j.id = ANY (ARRAY(
     ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
--- name: finish_plain
-UPDATE rowlock_jobs j
-SET state = 'completed', result = CAST(o.result AS json), finished_at = {now}, error = NULL, error_kind = NULL,
-    alone = 0
-FROM unnest(:done_ids, :done_claims, :done_results) AS o (id, claim, result)
-WHERE j.id = o.id AND j.claim = o.claim AND {running}
-RETURNING j.id
-
 -- name: draw_numbers
 SELECT nextval('rowlock_jobs_id_seq') FROM generate_series(1, :count)
 
--- One job, one statement, one round trip; a sleeping worker is told in the same breath.
 -- fragment: placed
 CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
 
+-- One job that is due now: one statement, one round trip; a sleeping worker is told in the same breath. The position
+-- is the id, which was drawn just before it: defaults come in the order of the columns.
+-- fragment: insert_now
+INSERT INTO rowlock_jobs (position, task, queue, priority, state, max_attempts, created_at, run_at, due_at, args,
+                          token)
+VALUES (currval('rowlock_jobs_id_seq'), :task, :queue, :priority, 'queued', :max_attempts, {now}, {now}, {now}, :args,
+        :token)
+
 -- name: insert_one
-WITH new AS (
-    SELECT nextval('rowlock_jobs_id_seq') AS id, moment, coalesce(:run_at, moment + make_interval(secs => :delay)) AS due
-    FROM (SELECT {now} AS moment) clock),
-job AS (
-    INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
-                              args, token)
-    SELECT new.id, new.id, :task, :queue, :priority, {placed}, :max_attempts, new.moment, new.due, new.due,
-           :args, :token
-    FROM new
-    RETURNING id, created_at)
-SELECT id, created_at, ({wake_another}) FROM job
+{insert_now}
+RETURNING id, created_at, (
+    SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
+        SELECT w.id FROM rowlock_workers w
+        WHERE w.sleeping AND w.dead_at IS NULL AND w.beat_at > {now} - make_interval(secs => w.lease / 4)
+          AND (json_array_length(w.queues) = 0 OR :queue IN (SELECT json_array_elements_text(w.queues)))
+        ORDER BY random() LIMIT 1) sleeper)
 
 -- Behind a pooler nobody listens.
 -- name: insert_one_quietly
-WITH new AS (
-    SELECT nextval('rowlock_jobs_id_seq') AS id, moment, coalesce(:run_at, moment + make_interval(secs => :delay)) AS due
-    FROM (SELECT {now} AS moment) clock),
-job AS (
-    INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
-                              args, token)
-    SELECT new.id, new.id, :task, :queue, :priority, {placed}, :max_attempts, new.moment, new.due, new.due,
-           :args, :token
-    FROM new
-    RETURNING id, created_at)
-SELECT id, created_at FROM job
+{insert_now}
+RETURNING id, created_at
 
 -- The jobs as one JSON list: the same statement for every driver, and for any number of jobs.
 -- name: insert_many

@@ -71,7 +71,7 @@ def meta(server: Server, schema: str | None) -> dict[str, str] | None:
     """The queue's own facts, or None if its tables are not there."""
     if server.execute(_THERE, {"schema": schema}).fetchone() is None:
         return None
-    return dict(server.execute(qualified("SELECT key, value FROM rowlock_meta", schema)).fetchall())
+    return dict(server.execute(qualified("SELECT key, value FROM rowlock_meta", schema).encode()).fetchall())
 
 
 def create(server: Server, schema: str | None) -> None:
@@ -83,9 +83,9 @@ def create(server: Server, schema: str | None) -> None:
         if schema is not None:
             # Asked first: IF NOT EXISTS needs the right to create schemas, also if there is one already.
             if server.execute(_SCHEMA_THERE, {"schema": schema}).fetchone() is None:
-                server.execute(_create_schema(schema))
-            server.execute(_search(schema))
-        server.execute(_tables_sql())
+                server.execute(_create_schema(schema).encode())
+            server.execute(_search(schema).encode())
+        server.execute(_tables_sql().encode())
 
 
 def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = None) -> tuple[int, int]:
@@ -97,10 +97,10 @@ def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = 
             raise StoreMissing("there is no queue to upgrade: run `rowlock init`")
         before = after = int(facts["version"])
         if schema is not None:
-            server.execute(_search(schema))
+            server.execute(_search(schema).encode())
         for version, text in migrations_in("rowlock.stores.postgres") if steps is None else steps:
             if version > after:
-                server.execute(text)
+                server.execute(text.encode())
                 server.execute("UPDATE rowlock_meta SET value = %s WHERE key = 'version'", (str(version),))
                 after = version
     return before, after

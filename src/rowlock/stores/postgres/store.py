@@ -22,12 +22,14 @@ from rowlock.errors import (
     SchemaMismatch,
     StoreError,
     StoreMissing,
+    StoreUnreachable,
     StoreUnusable,
     WorkerGone,
 )
-from rowlock.job import Exchange, Inserted, Minute, NewJob, Outcome, Report, Want, utc
+from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want, utc
 from rowlock.stores.base import Wake
 from rowlock.stores.borrowed import Borrowed
+from rowlock.stores.claiming import take
 from rowlock.stores.finishing import without_expired
 from rowlock.stores.inserting import insert
 from rowlock.stores.lending import BorrowedSession, SqlLending
@@ -264,7 +266,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         """One statement, which commits by itself; if its answer is lost, the token finds the job."""
         self.open()
         token = random.getrandbits(63)
-        values = {**inserting.values_of(job), "token": token, "worker": "", "now": now}
+        values = {**inserting.values_of(job), "token": token, "now": now}
         for _ in range(_TRIES):
             with self.explained(), self.connections.borrowed() as link:
                 try:
@@ -305,21 +307,57 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         now: float | None = None,
         again: bool = False,
     ) -> Exchange:
-        if want is None or reports or minutes or again or not exchanging.fits(outcomes, want):
+        if want is None or want.count < 1 or reports or minutes or again or not exchanging.is_usual(outcomes):
             got = super().exchange(worker, outcomes, want, reports, minutes, now, again)
-            if got.claims and worker in self._asleep:
-                self._get_up(worker)
-            return got
-        name, values = exchanging.question(worker, outcomes, want)
+        elif exchanging.fits(want):
+            return self._fused(worker, outcomes, want, now)
+        else:
+            got = self._step_by_step(worker, outcomes, want, now)
+        if got.claims and worker in self._asleep:
+            self._get_up(worker)
+        return got
+
+    @contextmanager
+    def _autocommit(self, now: float | None) -> Iterator[PostgresSession]:
+        """Statements that commit one by one; if an answer is lost, the caller is told that it is unknown."""
         try:
             with self._read(now) as db:
-                answer = exchanging.answer(db.rows(name, **values), outcomes, want)
-        except StoreError as error:
+                yield db
+        except StoreUnreachable as error:
             if is_lost(error.__cause__):
-                raise OutcomeUnknown(
-                    f"{error}; whether outcomes and claims were written is looked up"
-                ) from error
+                raise OutcomeUnknown(f"{error}; what was written is looked up") from error
             raise
+
+    def _step_by_step(
+        self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None
+    ) -> Exchange:
+        """For strategies that look before they take: each step is a statement of its own."""
+        lost: list[Outcome] = []
+        with self._autocommit(now) as db:
+            if outcomes:
+                number, values = exchanging.finished(outcomes)
+                done = {row[0] for row in db.rows(f"finish_{number}", **values)}
+                lost = [outcome for outcome in outcomes if outcome.id not in done]
+            alive, has_settings, next_queue = db.row("claim_facts", worker=worker, after=want.after)
+            if not alive and not outcomes:
+                raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+            settings = db.rows("queue_settings") if has_settings else []
+            claims = take(db, worker, want, settings, next_queue) if alive and next_queue is not None else []
+        last = claims[-1].queue if claims else want.after
+        return Exchange(self._in_time(worker, claims, now), lost, last)
+
+    def _in_time(self, worker: str, claims: list[Claim], now: float | None) -> list[Claim]:
+        """Without those whose deadline to start has passed; most often there are none."""
+        if all(claim.deadline is None or claim.deadline > claim.taken for claim in claims):
+            return claims
+        with self._write(now) as tx:
+            return without_expired(tx, worker, claims)
+
+    def _fused(self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None) -> Exchange:
+        """The whole cycle in one statement and one round trip."""
+        name, values = exchanging.question(worker, outcomes, want)
+        with self._autocommit(now) as db:
+            answer = exchanging.answer(db.rows(name, **values), outcomes, want)
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
         if answer.special:
@@ -332,10 +370,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         if answer.leaves_places(want):
             rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
             claims = claims + self.exchange(worker, (), rest, now=now).claims
-        if any(claim.deadline is not None and claim.deadline <= claim.taken for claim in claims):
-            with self._write(now) as tx:
-                claims = without_expired(tx, worker, claims)
-        return Exchange(claims, answer.lost, last)
+        return Exchange(self._in_time(worker, claims, now), answer.lost, last)
 
     # -- waking ----------------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     pooled: bool = False
     pool_size: int = _POOL_SIZE
 
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
 
 def parse(url: str) -> Address:
     """The address in a URL; what is wrong with it is said by name."""
