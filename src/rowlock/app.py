@@ -76,7 +76,10 @@ class Rowlock:
             store_for(url)
 
     def __repr__(self) -> str:
-        return f"<Rowlock {self._arguments['database_url'] or '(from the environment)'}>"
+        from rowlock.settings import without_password
+
+        url = self._arguments["database_url"]
+        return f"<Rowlock {without_password(str(url)) if url else '(from the environment)'}>"
 
     # -- tasks -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ pydantic-settings takes a quarter of a second to import.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
@@ -37,8 +38,8 @@ class Settings(BaseSettings):
         frozen=True,
     )
 
-    database_url: str = DEFAULT_URL
-    redis_url: str = Field(default="redis://localhost:6379", validation_alias=_env("REDIS_URL"))
+    database_url: str = Field(default=DEFAULT_URL, repr=False)
+    redis_url: str = Field(default="redis://localhost:6379", validation_alias=_env("REDIS_URL"), repr=False)
     profile: Literal["dev", "prod"] | None = None
     poll_interval: float = Field(
         default=1.0, gt=0, le=3600, allow_inf_nan=False, validation_alias=_env("POLLER_INTERVAL_SECONDS")
@@ -71,6 +72,11 @@ _ENVIRONMENT_NAMES = {
     "lease": "STALE_JOB_TIMEOUT_SECONDS",
     "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
 }
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    return re.sub(r"(?<=[/:])([^/:@]*):[^/@]*@", r"\1:***@", re.sub(r"(?i)(password=)[^&]*", r"\1***", url))
 
 
 def load(**arguments: Any) -> Settings:

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -152,8 +152,11 @@ def matches(expected: str, output: str) -> bool:
     return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
 
 
-def play(block: Block, folder: Path) -> None:
-    """Do what one block says, in the folder of its page; raise PageError where it fails."""
+def play(block: Block, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    """Do what one block says, in the folder of its page; raise PageError where it fails.
+
+    `settings` are what the reader of this page has in the environment.
+    """
     if "norun" in block.options:
         return
     if block.language in PARSED:
@@ -163,10 +166,10 @@ def play(block: Block, folder: Path) -> None:
     elif block.language == "python":
         # Empty lines first: a traceback then names the lines of the page.
         script = "\n" * (block.line - 1) + block.text
-        run(block, block.line, [sys.executable, "-"], folder, shown=block.text, stdin=script)
+        run(block, block.line, [sys.executable, "-"], folder, settings, shown=block.text, stdin=script)
     elif block.language in SHELLS:
         for command in read_commands(block):
-            output = run(block, command.line, command.text, folder, shown=f"$ {command.text}\n")
+            output = run(block, command.line, command.text, folder, settings, shown=f"$ {command.text}\n")
             if "verify" in block.options and not matches(command.expected, output):
                 raise block.refuse(
                     f"another output than the page shows\n$ {command.text}\n"
@@ -197,7 +200,14 @@ def write(block: Block, title: str, folder: Path) -> None:
 
 
 def run(
-    block: Block, line: int, command: str | list[str], folder: Path, *, shown: str, stdin: str = ""
+    block: Block,
+    line: int,
+    command: str | list[str],
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    shown: str,
+    stdin: str = "",
 ) -> str:
     """Run one command to its end, return what it printed, and leave no process of it behind."""
     wanted = int(block.options.get("exit", "0"))
@@ -205,7 +215,7 @@ def run(
         command,
         shell=isinstance(command, str),
         cwd=folder,
-        env=environment(),
+        env=environment() | dict(settings or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ import pytest
 from tests.docs.blocks import play, read_blocks
 
 ROOT = Path(__file__).parents[2]
+NEED_POSTGRES = {"docs/postgresql.md"}  # their readers have set ROWLOCK_DATABASE_URL to an empty schema
 
 
 def pages() -> list[str]:
@@ -21,6 +22,11 @@ def pages() -> list[str]:
 
 @pytest.mark.skipif(os.name == "nt", reason="the commands of the pages are written for a POSIX shell")
 @pytest.mark.parametrize("page", pages())
-def test_the_code_blocks_run_as_the_page_says(page: str, tmp_path: Path) -> None:
+def test_the_code_blocks_run_as_the_page_says(
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings = {}
+    if page in NEED_POSTGRES:
+        settings["ROWLOCK_DATABASE_URL"] = request.getfixturevalue("postgres_schema")
     for block in read_blocks((ROOT / page).read_text(encoding="utf-8"), page):
-        play(block, tmp_path)
+        play(block, tmp_path, settings)

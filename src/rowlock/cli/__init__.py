@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rowlock import RowlockError, __version__
-from rowlock.cli import database, demo, jobs, operate, produce, queues, watch, work
+from rowlock.cli import database, demo, jobs, operate, produce, queues, target, watch, work
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain
 from rowlock.errors import StoreMissing
 
@@ -69,7 +69,10 @@ def run(arguments: Sequence[str]) -> int:
         complain(error)
         return error.code
     except StoreMissing as error:
-        complain(f"{error}; name it with --database or ROWLOCK_DATABASE_URL, or create it: rowlock init")
+        if "rowlock init" in str(error):
+            complain(f"{error}, or name another with --database or ROWLOCK_DATABASE_URL")
+        else:
+            complain(f"{error}; name it with --database or ROWLOCK_DATABASE_URL, or create it: rowlock init")
         return ERROR
     except (RowlockError, ValueError) as error:
         complain(error)
@@ -84,6 +87,8 @@ def run(arguments: Sequence[str]) -> int:
             raise
         complain(_usage(error))
         return USAGE
+    finally:
+        target.close()
     return code if isinstance(code, int) else 0
 
 

@@ -28,10 +28,22 @@ _MARKS = {
 
 
 @commands.command(
-    rich_help_panel="The database", epilog=examples("rowlock init --database sqlite:///jobs.db")
+    rich_help_panel="The database",
+    epilog=examples(
+        "rowlock init --database sqlite:///jobs.db",
+        "rowlock init --sql --database postgresql://app@db/shop | psql --username admin shop",
+    ),
 )
-def init(database: Database = None) -> None:
+def init(
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Only print what would be run, for an administrator; opens nothing.")
+    ] = False,
+    database: Database = None,
+) -> None:
     """Create the queue's tables; does nothing if they are there."""
+    if sql:
+        show.print_text(target.new_queue_at(database).store.ddl())
+        return
     app = target.new_queue_at(database)
     where = target.address(app)
     there = os.path.exists(where)

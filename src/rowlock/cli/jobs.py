@@ -59,7 +59,8 @@ def jobs(
         show.out(_table(page))
     hints = show.console(stderr=True)
     if page.cursor:
-        given = {"--state": state, "--queue": queue, "--task": task, "--database": database}
+        place = database and target.without_password(database)
+        given = {"--state": state, "--queue": queue, "--task": task, "--database": place}
         words = [word for name, value in given.items() if value for word in (name, value)]
         more = show.command("jobs", *words, "--limit", str(limit), "--cursor", page.cursor)
         hints.print(f"more: {more}", style="dim", soft_wrap=True)

@@ -61,6 +61,11 @@ def say(text: str | Text) -> None:
     console().print(text, soft_wrap=True)
 
 
+def print_text(text: str) -> None:
+    """Print a text to stdout as it is, for a program to read."""
+    sys.stdout.write(text)
+
+
 def print_json(value: Any) -> None:
     """Print records or plain values as JSON: times in ISO 8601, nothing else on stdout."""
     plain = msgspec.to_builtins(value)

@@ -17,6 +17,7 @@ from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.importing import import_app, import_tasks
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]+:")  # two letters at least: C: is a drive
+_used: list[Rowlock] = []
 
 
 def named_app(target: str | None = None) -> str | None:
@@ -59,18 +60,22 @@ def the_app(target: str | None) -> tuple[str, Rowlock]:
 
 def queue_at(database: str | None) -> Rowlock:
     """The queue to look at or to operate on; raises unless it is there: reading creates nothing."""
-    app = _choose(database)
+    app = new_queue_at(database)
     app.store.open(create=False)
     return app
 
 
 def new_queue_at(database: str | None) -> Rowlock:
     """The queue to create or to use; nothing is opened yet."""
-    return _choose(database)
+    return _noted(_choose(database))
 
 
 def producer(database: str | None) -> Rowlock:
     """The queue to enqueue into: the app itself if it is named and has that database, for it knows tasks."""
+    return _noted(_producer(database))
+
+
+def _producer(database: str | None) -> Rowlock:
     name = named_app()
     chosen = _chosen_url(database)
     if not name:
@@ -90,12 +95,29 @@ def producer(database: str | None) -> Rowlock:
 
 def without_tasks(app: Rowlock) -> Rowlock:
     """The same database as a producer without the code sees it."""
-    return Rowlock(app.settings.database_url)
+    return _noted(Rowlock(app.settings.database_url))
+
+
+def close() -> None:
+    """Close the connections of every queue that was used, so that the server is told goodbye."""
+    while _used:
+        _used.pop().close()
+
+
+def _noted(app: Rowlock) -> Rowlock:
+    _used.append(app)
+    return app
 
 
 def address(app: Rowlock) -> str:
     """Where the queue is, as people name it: a file's path, else its URL."""
     return app.store.url.removeprefix("sqlite:///")
+
+
+def without_password(database: str) -> str:
+    """What was given as --database, fit to be shown."""
+    bare = re.sub(r"(://[^/?#:@]*):[^/?#]*@", r"\1@", database)
+    return re.sub(r"(?<=[?&])password=[^&]*(&|$)", "", bare).rstrip("?&")
 
 
 def _place(app: Rowlock) -> str:

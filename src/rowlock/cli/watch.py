@@ -15,7 +15,7 @@ from rowlock import Job, Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import TIMED_OUT, CommandFailed
 from rowlock.cli.options import Database, JobId, Json, examples
-from rowlock.task import check_seconds
+from rowlock.options import check_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import logs, show, target
+from rowlock.cli import arriving, logs, show, target
 from rowlock.cli.failing import note
 from rowlock.cli.options import examples
 from rowlock.cli.queues import as_strategy
@@ -79,7 +79,9 @@ def worker(
     )
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
-    id = made.register()
+    id = arriving.registered(made)
+    if id is None:
+        return
     _announce(_introduction(made, rowlock, queue or ()), log_format)
     tally = made.run(until_empty=until_empty)
     done = ", ".join(

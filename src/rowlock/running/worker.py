@@ -114,6 +114,7 @@ class Worker:
         self.stopped_by: int | None = None  # the number of the last signal
         self._said = False
         self._failing = 0
+        self._trouble = ""
 
     # -- what users call -------------------------------------------------------------------------
 
@@ -380,8 +381,9 @@ class Worker:
             run.context.lost = True
 
     def _back_off(self, error: StoreError) -> float:
-        if not self._failing:
+        if str(error) != self._trouble:  # once for each kind of trouble
             log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
+        self._trouble = str(error)
         self._failing += 1
         wait = min(_BACKOFF_MOST, _BACKOFF_FIRST * 2.0 ** min(self._failing, 10))
         return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the workers, hides nothing
@@ -389,6 +391,7 @@ class Worker:
     def _recover(self) -> None:
         if self._failing:
             log.info("the store can be used again")
+            self._trouble = ""
         self._failing = 0
 
     def _end(self) -> None:

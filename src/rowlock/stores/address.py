@@ -19,7 +19,8 @@ _PLANNED = {"duckdb": "DuckDB"}
 def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
     """The store at this URL; nothing is opened or created yet. `home` is where relative paths begin."""
     if not isinstance(url, str) or "://" not in url:
-        raise ConfigurationError(f"{url!r} is not a database URL; write for example {_ANY}")
+        shown = "postgres..." if str(url).lower().startswith("postgres") else repr(url)  # with a password?
+        raise ConfigurationError(f"{shown} is not a database URL; write for example {_ANY}")
     kind = url.partition("://")[0].lower()
     if kind == "sqlite":
         return _sqlite(url, home=home, busy_timeout=busy_timeout)

@@ -49,9 +49,11 @@ def load(
             text = _TOKEN.sub(word, text)
         return text
 
+    name_of = parameter or ":{0}".format
+
     def finished(text: str) -> str:
         text = qualified(written(text), schema)
-        return text if parameter is None else _PARAMETER.sub(lambda match: parameter(match[1]), text)
+        return _PARAMETER.sub(lambda match: name_of(match[1]), text)
 
     return Queries({name: finished(text) for name, text in statements.items()})
 

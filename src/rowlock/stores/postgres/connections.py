@@ -96,7 +96,7 @@ class Link:
         self.process = os.getpid()
         self._used_at = time.monotonic()
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
-        self.cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         self.cursor.adapters.register_loader("timestamptz", _Seconds)
         self.cursor.adapters.register_loader("json", TextBinaryLoader)
 

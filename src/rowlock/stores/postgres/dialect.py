@@ -63,8 +63,9 @@ _TYPES = {
     "integer[]": ("done_claims",),
     "text[]": ("done_results", "names"),
 }
-_CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names}
-_CASTS |= dict.fromkeys(("at", "now", "run_at", "started_at"), _SECONDS)
+_CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
+    ("at", "now", "run_at", "started_at"), _SECONDS
+)
 _ORDERS = {"PRIORITY": "priority DESC, position", "FIFO": "position", "LIFO": "position DESC"}
 _PACKAGE = "rowlock.stores.postgres"
 

@@ -65,7 +65,7 @@ def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
 def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:
     """Read the statement's rows: facts and finished ids in each, a claim in those that have one."""
     alive, special, written = rows[0][:3]
-    done = set(written or ())
+    done: set[int] = set(written or ())
     claims = [row[3:] for row in rows if row[3] is not None]
     if len(claims) > 1:
         claims.sort(key=_ORDERS[want.strategy])

@@ -57,6 +57,16 @@ def is_bulk(jobs: Sequence[NewJob]) -> bool:
     return len(jobs) > _MOST_BY_JSON and all(job.unique_key is None for job in jobs)
 
 
+def copy_plain(
+    link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJob], now: float
+) -> None:
+    """Write many jobs that are due now: the tables' defaults say the rest."""
+    statement = "COPY rowlock_jobs (id, position, task, queue, priority, max_attempts, args) FROM STDIN"
+    with link.cursor.copy(qualified(statement, schema)) as stream:
+        for id, job in zip(ids, jobs, strict=True):
+            stream.write_row((id, id, job.task, job.queue, job.priority, job.max_attempts, job.args))
+
+
 def copy(link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJob], now: float) -> None:
     """Write many jobs under numbers that were drawn for them."""
     statement = qualified(f"COPY rowlock_jobs ({', '.join(_COLUMNS)}) FROM STDIN", schema)

@@ -38,6 +38,10 @@ WHERE j.id = ANY (ARRAY(
     ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
+-- The moment at which this transaction began: what the defaults of a new job are.
+-- name: began
+SELECT now()
+
 -- name: draw_numbers
 SELECT nextval('rowlock_jobs_id_seq') FROM generate_series(1, :count)
 
@@ -47,17 +51,15 @@ CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
 -- One job that is due now: one statement, one round trip; a sleeping worker is told in the same breath. The position
 -- is the id, which was drawn just before it: defaults come in the order of the columns.
 -- fragment: insert_now
-INSERT INTO rowlock_jobs (position, task, queue, priority, state, max_attempts, created_at, run_at, due_at, args,
-                          token)
-VALUES (currval('rowlock_jobs_id_seq'), :task, :queue, :priority, 'queued', :max_attempts, {now}, {now}, {now}, :args,
-        :token)
+INSERT INTO rowlock_jobs (position, task, queue, priority, max_attempts, args, token)
+VALUES (currval('rowlock_jobs_id_seq'), :task, :queue, :priority, :max_attempts, :args, :token)
 
 -- name: insert_one
 {insert_now}
 RETURNING id, created_at, (
     SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
         SELECT w.id FROM rowlock_workers w
-        WHERE w.sleeping AND w.dead_at IS NULL AND w.beat_at > {now} - make_interval(secs => w.lease / 4)
+        WHERE w.sleeping AND w.dead_at IS NULL AND w.beat_at > now() - make_interval(secs => w.lease / 4)
           AND (json_array_length(w.queues) = 0 OR :queue IN (SELECT json_array_elements_text(w.queues)))
         ORDER BY random() LIMIT 1) sleeper)
 
@@ -99,12 +101,14 @@ SELECT pg_xact_status(CAST(:number AS xid8))
 -- name: server_facts
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
        pg_total_relation_size(to_regclass('rowlock_jobs')),
-       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       (SELECT CAST(sum(numbackends) AS bigint) FROM pg_stat_database),
        CAST(current_setting('max_connections') AS integer),
        (SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass('rowlock_jobs')),
        (SELECT n_live_tup FROM pg_stat_all_tables WHERE relid = to_regclass('rowlock_jobs')),
        (SELECT CAST(extract(epoch FROM max(clock_timestamp() - xact_start)) AS double precision)
-        FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
+        FROM pg_stat_activity
+        WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND datname = current_database()
+          AND pid <> pg_backend_pid()),
        pg_is_in_recovery()
 
 -- name: find_by_token

@@ -68,11 +68,13 @@ class PostgresSession:
 
     def run(self, name: str, /, **values: Any) -> int:
         values["now"] = self._now
-        return max(0, self._cursor.execute(self._queries[name], values, binary=True).rowcount)
+        changed: int = self._cursor.execute(self._queries[name], values, binary=True).rowcount
+        return max(0, changed)
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
         values["now"] = self._now
-        return self._cursor.execute(self._queries[name], values, binary=True).fetchall()
+        rows: list[Any] = self._cursor.execute(self._queries[name], values, binary=True).fetchall()
+        return rows
 
     def take(self, name: str, /, **values: Any) -> list[Any]:
         return self.rows(name, **values)  # one statement chooses, locks, marks and returns
@@ -249,12 +251,15 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
     # -- producing -------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
-        if len(jobs) == 1 and inserting.is_plain(jobs[0]):
-            return [self._insert_one(jobs[0], now)]
+        if len(jobs) == 1 and now is None and inserting.is_plain(jobs[0]):
+            return [self._insert_one(jobs[0])]
         with self._write(now) as tx:
             if inserting.is_bulk(jobs):
-                moment, ids = tx.now, self._numbers(tx, len(jobs))
-                inserting.copy(tx.link, self.address.schema, ids, jobs, moment)
+                moment = tx.row("began")[0] if now is None else now
+                ids = self._numbers(tx, len(jobs))
+                plain = now is None and all(map(inserting.is_plain, jobs))
+                write = inserting.copy_plain if plain else inserting.copy
+                write(tx.link, self.address.schema, ids, jobs, moment)
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
@@ -262,11 +267,11 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
                 self._hint(tx, queue)
             return inserted
 
-    def _insert_one(self, job: NewJob, now: float | None) -> Inserted:
+    def _insert_one(self, job: NewJob) -> Inserted:
         """One statement, which commits by itself; if its answer is lost, the token finds the job."""
         self.open()
         token = random.getrandbits(63)
-        values = {**inserting.values_of(job), "token": token, "now": now}
+        values = {**inserting.values_of(job), "token": token}
         for _ in range(_TRIES):
             with self.explained(), self.connections.borrowed() as link:
                 try:
@@ -276,7 +281,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
                         raise
                     reason = error
                 else:
-                    return Inserted(row[0], True, row[1])  # type: ignore[index]
+                    return Inserted(row[0], True, row[1])
             found = self._look_up(partial(self._find_by_token, token=token, old=link.name), reason)
             if found is not _NOT_THERE:
                 return found

@@ -1,0 +1,58 @@
+"""A worker's first contact with its database: it waits, as long as it takes, for one that is down or full.
+
+Nothing is claimed yet, so whoever tells it to stop is obeyed at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import NoReturn
+
+from rowlock.errors import StoreBusy, StoreUnreachable
+from rowlock.running.signals import told_by_signals
+from rowlock.running.worker import Worker
+
+log = logging.getLogger("rowlock.cli")
+
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+
+
+class _ToldToStop(BaseException):
+    """Raised by a signal, in the middle of whatever waits."""
+
+
+def registered(worker: Worker) -> str | None:
+    """Register the worker as soon as its database can be used; returns its id, or None if told to stop.
+
+    What does not pass by itself (a wrong password, no such database, a right that lacks) is raised.
+    """
+    try:
+        with told_by_signals(_stop):
+            return _keep_trying(worker)
+    except _ToldToStop:
+        log.info("told to stop before the database could be used")
+        return None
+
+
+def _keep_trying(worker: Worker) -> str:
+    wait = _BACKOFF_FIRST
+    failed = False
+    while True:
+        try:
+            id = worker.register()
+        except (StoreBusy, StoreUnreachable) as error:
+            if not failed:  # once, not per attempt
+                log.error("%s; the worker waits and goes on trying", error)  # noqa: TRY400 - one line is enough
+            failed = True
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the workers, hides nothing
+            wait = min(_BACKOFF_MOST, wait * 2)
+        else:
+            if failed:
+                log.info("the database can be used now")
+            return id
+
+
+def _stop(number: int, again: bool) -> NoReturn:
+    raise _ToldToStop

@@ -1,0 +1,43 @@
+"""How many jobs are in which state, for people and their scripts.
+
+A scan of the finished ones: not for hot paths.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from rowlock.job import State
+from rowlock.stores.base import Store
+
+
+class Stats(TypedDict):
+    """What `app.stats()` returns: jobs by state, in all and by queue, and how many workers live."""
+
+    scheduled: int
+    queued: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    queues: dict[str, dict[str, Any]]
+    workers: int
+
+
+def stats(store: Store) -> Stats:
+    """Count the jobs by state and queue (a scan of the finished ones: for people, not for hot paths)."""
+    queues = store.queues()
+    totals = {state: sum(queue.counts[state] for queue in queues) for state in State}
+    return Stats(
+        scheduled=totals[State.SCHEDULED],
+        queued=totals[State.QUEUED],
+        running=totals[State.RUNNING],
+        completed=totals[State.COMPLETED],
+        failed=totals[State.FAILED],
+        cancelled=totals[State.CANCELLED],
+        queues={
+            queue.name: {**queue.counts, "paused": queue.paused, "strategy": queue.strategy}
+            for queue in queues
+        },
+        workers=sum(worker.alive for worker in store.workers()),
+    )
