@@ -98,7 +98,7 @@ def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
         ("postgresql://localhost/x?pooler=session", "pooler='session': must be transaction"),
         ("postgresql://localhost/x?schema=a-b", "schema='a-b': must be a plain name"),
         ("postgresql://localhost/x?pool_size=1", "pool_size='1': must be a whole number from 2"),
-        ("postgresql://localhost:port/x", "is not a database URL"),
+        ("postgresql://localhost:port/x", "is not a PostgreSQL URL"),
         ("duckdb:///x.duckdb", "no DuckDB store yet"),
         ("jobs.db", "is not a database URL"),
         ("sqlite://", "names no file"),

@@ -93,7 +93,7 @@ def test_an_exchange_whose_answer_is_lost_is_said_to_be_unknown(
     add(store, 2)
     (claim,) = take(store, who)
     done = outcome(claim, Ending.COMPLETED, result="1")
-    proxy.drop_reply_to("WITH RECURSIVE")
+    proxy.drop_reply_to("facts AS MATERIALIZED")
     with pytest.raises(OutcomeUnknown):
         shaky.exchange(who, [done], Want(count=1))
     # Given again, the outcome is known to be written; the claim that came with the answer is still held.
@@ -120,7 +120,7 @@ def test_a_worker_on_a_bad_line_runs_every_job_once(
         def work(number: int) -> int:
             ran[number] += 1
             if number % 10 == 5:
-                proxy.drop_reply_to("WITH RECURSIVE")
+                proxy.drop_reply_to("facts AS MATERIALIZED")
             return number
 
         with app.worker(concurrency=2).background():
@@ -139,7 +139,7 @@ def test_a_poller_gives_back_a_claim_that_never_reached_it(
     with closing(Rowlock(proxy.url(postgres_schema))) as app, closing(Poller(app)) as poller:
         assert poller.claim() is None
         (id,) = add(store)
-        proxy.drop_reply_to("WITH RECURSIVE")
+        proxy.drop_reply_to("facts AS MATERIALIZED")
         with pytest.raises(OutcomeUnknown):
             poller.claim()
         assert state(store, id) == "running"

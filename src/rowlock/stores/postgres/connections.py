@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from inspect import signature
 from struct import Struct
 from typing import Any, TypeVar
 
@@ -34,6 +35,9 @@ _FRESH = 0.5  # seconds after its last use in which nobody looks whether a conne
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 
 
+_WAITS_WITH_TIMEOUT = "timeout" in signature(psycopg.Connection.wait).parameters  # since psycopg 3.3
+
+
 class Unanswered(psycopg.OperationalError):
     """The server has not answered in time; the connection is closed."""
 
@@ -45,7 +49,17 @@ class Connection(psycopg.Connection[TupleRow]):
     guarded = False  # a task holds it: rowlock commits, and nobody else
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
+        if not _WAITS_WITH_TIMEOUT:
+            return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
+        if args or "timeout" in kwargs:
+            return super().wait(gen, *args, **kwargs)
+        try:
+            return super().wait(gen, timeout=self.patience, **kwargs)
+        except psycopg.Error as error:
+            if type(error).__name__ != "_WaitTimeout":
+                raise
+            self.pgconn.finish()
+            raise Unanswered(f"the server has not answered for {self.patience:g} s") from error
 
     def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
         try:
@@ -160,8 +174,9 @@ class Connections:
         self._statement_timeout = statement_timeout
         self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
         self._idle: list[Link] = []
-        self._room = threading.Condition(threading.Lock())
-        self._out = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._out = self._waiting = 0
         self._most = most
         self._process = os.getpid()
 
@@ -203,32 +218,39 @@ class Connections:
 
     def _taken(self) -> Link | None:
         """An idle one, or None if one may be opened; either takes up room."""
+        with self._lock:
+            if self._out < self._most:
+                self._out += 1
+                return self._idle.pop() if self._idle else None
         with self._room:
-            if not self._has_room() and not self._room.wait_for(self._has_room, self._lock_timeout):
-                raise StoreBusy(
-                    f"all {self._most} connections of this process are in use; "
-                    "use fewer threads, or add ?pool_size= to the database's URL"
-                )
-            self._out += 1
-            return self._idle.pop() if self._idle else None
-
-    def _has_room(self) -> bool:
-        return self._out < self._most
+            self._waiting += 1
+            try:
+                if not self._room.wait_for(lambda: self._out < self._most, self._lock_timeout):
+                    raise StoreBusy(
+                        f"all {self._most} connections of this process are in use; "
+                        "use fewer threads, or add ?pool_size= to the database's URL"
+                    )
+                self._out += 1
+                return self._idle.pop() if self._idle else None
+            finally:
+                self._waiting -= 1
 
     def _release(self) -> None:
-        with self._room:
+        with self._lock:
             self._out -= 1
-            self._room.notify()
+            if self._waiting:
+                self._room.notify()
 
     def give_back(self, link: Link) -> None:
         """Keep it for the next one, or close it if it is broken or there are enough."""
         usable = link.is_idle() and link.process == self._process
-        with self._room:
+        with self._lock:
             kept = usable and len(self._idle) < _KEPT
             if kept:
                 self._idle.append(link)
             self._out -= 1
-            self._room.notify()
+            if self._waiting:
+                self._room.notify()
         if not kept:
             link.close()
 
@@ -270,7 +292,7 @@ class Connections:
 
     def close(self) -> None:
         """Close the idle ones; those in use are closed when they come back, later calls open anew."""
-        with self._room:
+        with self._lock:
             idle, self._idle = self._idle, []
         for link in idle:
             if link.process == os.getpid():
@@ -280,8 +302,9 @@ class Connections:
         """After a fork: the parent's connections are not ours; closing one would end it for the parent."""
         _abandoned.extend(self._idle)
         self._idle = []
-        self._room = threading.Condition(threading.Lock())
-        self._out = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._out = self._waiting = 0
         self._process = os.getpid()
 
 

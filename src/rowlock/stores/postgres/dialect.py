@@ -6,7 +6,6 @@ Each statement is written for one schema and one driver's way of naming paramete
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 
 from rowlock.stores import queries
 from rowlock.stores.claiming import CLAIM_COLUMNS
@@ -16,12 +15,15 @@ from rowlock.stores.reading import JOB_COLUMNS
 CHANNEL = "rowlock.wake."
 # A given time is for tests; else the server's clock decides, and always within the statement.
 _NOW = "coalesce(:now, statement_timestamp())"
+_EPOCH = "date_part('epoch', j.{0}) AS {0}"
+_TIMES = ("created_at", "run_at", "claimed_at", "expires_at")
 _WORDS = {
     "now": _NOW,
     "now+": f"({_NOW} + make_interval(secs => {{0}}))",
     "now-": f"({_NOW} - make_interval(secs => {{0}}))",
     "job": JOB_COLUMNS,
-    "claim": ", ".join(f"j.{name}" for name in CLAIM_COLUMNS),
+    # Seconds are made by the server: a loader in Python would cost more than the rest of the row.
+    "claim": ", ".join(_EPOCH.format(name) if name in _TIMES else f"j.{name}" for name in CLAIM_COLUMNS),
     # Written so that no partial index fits: the planner would walk all that runs instead of the key
     # (11 k against 28 k jobs/s).
     "running": "state || '' = 'running'",
@@ -73,24 +75,32 @@ _PACKAGE = "rowlock.stores.postgres"
 @lru_cache(maxsize=64)
 def statements(schema: str | None, style: str = "pyformat") -> Queries:
     """All statements for tables in this schema; `style` is "pyformat" (%(name)s) or "named" (:name)."""
-    template = "%({0})s" if style == "pyformat" else ":{0}"
-
-    def parameter(name: str) -> str:
-        return _CASTS[name].format(template.format(name))
-
     here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
-    loaded = queries.load(
+    parts = {"here": here, "queue": "", "order": "position", "turn": "{turn_all}", "done": "", "awake": ""}
+    return _load(schema, style, parts)
+
+
+@lru_cache(maxsize=256)
+def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done: str, asleep: bool) -> str:
+    """The fused exchange for what is asked; `done` is "one" or "many" outcomes."""
+    parts = {
+        "here": "true",
+        "order": _ORDERS[strategy],
+        "queue": ":queue" if named else "{next_in_turn}",
+        "turn": "{turn_named}" if named else "{turn_all}",
+        "done": f"{{done_{done}}}",
+        "awake": "{got_up}" if asleep else "",
+    }
+    return _load(schema, "pyformat", parts)["exchange_many" if many else "exchange_one"]
+
+
+def _load(schema: str | None, style: str, parts: dict[str, str]) -> Queries:
+    template = "%({0})s" if style == "pyformat" else ":{0}"
+    return queries.load(
         ("rowlock.stores", "shared.sql"),
         (_PACKAGE, "queries.sql"),
-        words=_WORDS | {"here": here},
-        parameter=parameter,
+        (_PACKAGE, "exchange.sql"),
+        words=_WORDS | parts,
+        parameter=lambda name: _CASTS[name].format(template.format(name)),
         schema=schema,
     )
-    for strategy, turn, done in product(_ORDERS, ("all", "named"), ("one", "many")):
-        words = {"order": _ORDERS[strategy], "turn": f"{{turn_{turn}}}", "done": f"{{done_{done}}}"}
-        made = queries.load(
-            (_PACKAGE, "exchange.sql"), words=_WORDS | words, parameter=parameter, schema=schema
-        )
-        loaded[f"exchange_{turn}_{strategy}_{done}"] = made.pop("exchange")
-        loaded.update(made)
-    return loaded

@@ -1,21 +1,39 @@
 -- The whole of a usual cycle in one statement and one round trip: completed runs go back, new claims come.
--- It is written once for each {turn} (all queues, or those named), {order} (of the strategy) and {done} (at most one
--- outcome, or many).
--- What is not usual (a strategy of its own for a queue, a job that has to run alone) claims nothing here: the
--- statement says `special`, and the general way does it.
+-- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {order} (of the
+-- strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps).
+-- What is not usual (a queue that is paused or has a strategy of its own, a job that has to run alone) claims nothing
+-- here: the statement says `special`, and it is done step by step.
 
--- name: exchange
-WITH RECURSIVE {turn},
-done AS ({done}),
+-- fragment: facts
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
-           EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL)
-           OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0) AS special),
+           EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL)
+           OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0) AS special)
+
+-- fragment: answer
+SELECT facts.alive, facts.special, (SELECT array_agg(id) FROM done), taken.*
+FROM facts LEFT JOIN taken ON true
+
+-- One job from one queue.
+-- name: exchange_one
+WITH done AS ({done}),
+{facts},
+taken AS (
+    {taking}
+    WHERE j.id = (
+        SELECT id FROM rowlock_jobs
+        WHERE state = 'queued' AND queue = {queue} AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+        ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING {claim}){awake}
+{answer}
+
+-- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted.
+-- name: exchange_many
+WITH RECURSIVE {turn},
+done AS ({done}),
+{facts},
 line AS MATERIALIZED (
-    SELECT queue FROM turn
-    WHERE (SELECT alive AND NOT special FROM facts)
-      AND queue IS NOT NULL AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
-    LIMIT :count),
+    SELECT queue FROM turn WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL LIMIT :count),
 picked AS MATERIALIZED (
     SELECT job.id FROM line CROSS JOIN LATERAL (
         SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = line.queue AND alone <= 0
@@ -24,16 +42,19 @@ picked AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED) job
     LIMIT :count),
 taken AS (
-    UPDATE rowlock_jobs j
-    SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
-        unique_until = nullif(j.unique_until, 'claimed')
+    {taking}
     WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
-    RETURNING {claim}),
-awake AS (
-    UPDATE rowlock_workers SET sleeping = false
-    WHERE id = :worker AND sleeping AND EXISTS (SELECT 1 FROM picked))
-SELECT facts.alive, facts.special, (SELECT array_agg(id) FROM done), taken.*
-FROM facts LEFT JOIN taken ON true
+    RETURNING {claim}){awake}
+{answer}
+
+-- fragment: got_up
+,
+awake AS (UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND EXISTS (SELECT 1 FROM taken))
+
+-- The next queue after the one served last, or the first.
+-- fragment: next_in_turn
+coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
 
 -- fragment: done_one
     UPDATE rowlock_jobs
@@ -55,14 +76,14 @@ FROM facts LEFT JOIN taken ON true
 -- name: finish_many
 {done_many}
 
+-- A scalar, not EXISTS: that would be turned into a join that reads all that is queued (3.8 ms at 8,000).
 -- fragment: turn_named
 turn AS (
     SELECT name AS queue FROM unnest(:names) WITH ORDINALITY AS given (name, place)
-    WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = name)
+    WHERE (SELECT true FROM rowlock_jobs WHERE state = 'queued' AND queue = name LIMIT 1)
     ORDER BY place)
 
--- The queues after the one served last, then those before it: each costs one seek, and no more are looked for
--- than jobs are wanted.
+-- The queues after the one served last, then those before it: each costs one seek.
 -- fragment: turn_all
 later (queue) AS (
     SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after

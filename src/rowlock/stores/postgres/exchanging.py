@@ -5,7 +5,6 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 
 from rowlock.job import Claim, Ending, Outcome, Want
 from rowlock.stores.claiming import claim_of
+from rowlock.stores.postgres.dialect import exchange
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")  # a draw of levels takes two steps
 
@@ -27,8 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     def leaves_places(self, want: Want) -> bool:
         """True if several queues were asked for their share, and one that has more could fill up the rest."""
-        taken = Counter(claim.queue for claim in self.claims)
-        return len(taken) > 1 and len(self.claims) < want.count
+        return 1 < len(self.claims) < want.count and len({claim.queue for claim in self.claims}) > 1
 
 
 def is_usual(outcomes: Sequence[Outcome]) -> bool:
@@ -41,12 +40,26 @@ def fits(want: Want) -> bool:
     return want.strategy in _STRATEGIES
 
 
-def question(worker: str, outcomes: Sequence[Outcome], want: Want) -> tuple[str, dict[str, Any]]:
-    """The statement's name and its values."""
-    turn = {"names": _in_turn(want)} if want.queues else {"after": want.after}
+def question(
+    schema: str | None, worker: str, outcomes: Sequence[Outcome], want: Want, asleep: bool
+) -> tuple[str, dict[str, Any]]:
+    """The statement, and its values."""
+    names = _in_turn(want)
+    many = want.count > 1 or len(names) > 1
     number, done = finished(outcomes)
-    values = {"worker": worker, "count": want.count, "alone": int(want.alone), **turn, **done}
-    return f"exchange_{'named' if want.queues else 'all'}_{want.strategy}_{number}", values
+    statement = exchange(
+        schema, strategy=want.strategy, many=many, named=bool(names), done=number, asleep=asleep
+    )
+    values = {
+        "worker": worker,
+        "count": want.count,
+        "alone": int(want.alone),
+        "after": want.after,
+        "queue": names[0] if names else None,
+        "names": names,
+        **done,
+    }
+    return statement, values
 
 
 def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:

@@ -56,7 +56,7 @@ VALUES (currval('rowlock_jobs_id_seq'), :task, :queue, :priority, :max_attempts,
 
 -- name: insert_one
 {insert_now}
-RETURNING id, created_at, (
+RETURNING id, date_part('epoch', created_at), (
     SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
         SELECT w.id FROM rowlock_workers w
         WHERE w.sleeping AND w.dead_at IS NULL AND w.beat_at > now() - make_interval(secs => w.lease / 4)
@@ -66,7 +66,7 @@ RETURNING id, created_at, (
 -- Behind a pooler nobody listens.
 -- name: insert_one_quietly
 {insert_now}
-RETURNING id, created_at
+RETURNING id, date_part('epoch', created_at)
 
 -- The jobs as one JSON list: the same statement for every driver, and for any number of jobs.
 -- name: insert_many

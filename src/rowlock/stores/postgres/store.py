@@ -76,6 +76,12 @@ class PostgresSession:
         rows: list[Any] = self._cursor.execute(self._queries[name], values, binary=True).fetchall()
         return rows
 
+    def ask(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        """The rows of a statement that has no name of its own, because it was put together."""
+        values["now"] = self._now
+        rows: list[Any] = self._cursor.execute(statement, values, binary=True).fetchall()
+        return rows
+
     def take(self, name: str, /, **values: Any) -> list[Any]:
         return self.rows(name, **values)  # one statement chooses, locks, marks and returns
 
@@ -86,6 +92,29 @@ class PostgresSession:
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
         if values:
             self._cursor.executemany(self._queries[name], [{**one, "now": self._now} for one in values])
+
+
+class _Reading:
+    """Statements that commit one by one, as a `with` block; a class, as every job goes through it."""
+
+    __slots__ = ("_link", "_now", "_store")
+
+    def __init__(self, store: PostgresStore, now: float | None) -> None:
+        self._store = store
+        self._now = now
+
+    def __enter__(self) -> PostgresSession:
+        store = self._store
+        try:
+            self._link = store.connections.borrow()
+        except psycopg.Error as error:
+            raise explain(error, store.url) from error
+        return PostgresSession(self._link, store.queries, self._now)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._store.connections.give_back(self._link)
+        if isinstance(error, psycopg.Error):
+            raise explain(error, self._store.url) from error
 
 
 class _Writing:
@@ -139,6 +168,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
             lock_timeout=busy_timeout,
             pooled=address.pooled,
         )
+        self._insert = self.queries["insert_one_quietly" if address.pooled else "insert_one"]
         self._opened_in: int | None = None
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
@@ -179,11 +209,9 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         self.open()
         return _Writing(self, now)
 
-    @contextmanager
-    def _read(self, now: float | None = None) -> Iterator[PostgresSession]:
+    def _read(self, now: float | None = None) -> _Reading:
         self.open()
-        with self.explained(), self.connections.borrowed() as link:
-            yield PostgresSession(link, self.queries, now)
+        return _Reading(self, now)
 
     @contextmanager
     def _snapshot(self) -> Iterator[PostgresSession]:
@@ -273,23 +301,19 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         token = random.getrandbits(63)
         values = {**inserting.values_of(job), "token": token}
         for _ in range(_TRIES):
-            with self.explained(), self.connections.borrowed() as link:
+            with _Reading(self, None) as db:
                 try:
-                    row = link.cursor.execute(self.queries[self._insert_name], values, binary=True).fetchone()
+                    id, created = db.ask(self._insert, values)[0][:2]
                 except psycopg.Error as error:
                     if not is_lost(error):
                         raise
                     reason = error
                 else:
-                    return Inserted(row[0], True, row[1])
-            found = self._look_up(partial(self._find_by_token, token=token, old=link.name), reason)
+                    return Inserted(id, True, created)
+            found = self._look_up(partial(self._find_by_token, token=token, old=db.link.name), reason)
             if found is not _NOT_THERE:
                 return found
         raise StoreError(f"{self.url} was lost {_TRIES} times in a row; the job was not enqueued")
-
-    @property
-    def _insert_name(self) -> str:
-        return "insert_one_quietly" if self.address.pooled else "insert_one"
 
     def _find_by_token(self, db: PostgresSession, token: int, old: str) -> Inserted | None:
         # The old connection may still be at work: it is ended first, so that the answer stays true.
@@ -317,28 +341,27 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         elif exchanging.fits(want):
             return self._fused(worker, outcomes, want, now)
         else:
-            got = self._step_by_step(worker, outcomes, want, now)
+            try:
+                got = self._step_by_step(worker, outcomes, want, now)
+            except StoreUnreachable as error:
+                raise self._unknown(error) from error
         if got.claims and worker in self._asleep:
             self._get_up(worker)
         return got
 
-    @contextmanager
-    def _autocommit(self, now: float | None) -> Iterator[PostgresSession]:
-        """Statements that commit one by one; if an answer is lost, the caller is told that it is unknown."""
-        try:
-            with self._read(now) as db:
-                yield db
-        except StoreUnreachable as error:
-            if is_lost(error.__cause__):
-                raise OutcomeUnknown(f"{error}; what was written is looked up") from error
-            raise
+    @staticmethod
+    def _unknown(error: StoreUnreachable) -> StoreUnreachable:
+        """If an answer was lost, the caller has to know that it is unknown what was written."""
+        return (
+            OutcomeUnknown(f"{error}; what was written is looked up") if is_lost(error.__cause__) else error
+        )
 
     def _step_by_step(
         self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None
     ) -> Exchange:
         """For strategies that look before they take: each step is a statement of its own."""
         lost: list[Outcome] = []
-        with self._autocommit(now) as db:
+        with self._read(now) as db:
             if outcomes:
                 number, values = exchanging.finished(outcomes)
                 done = {row[0] for row in db.rows(f"finish_{number}", **values)}
@@ -360,13 +383,17 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
 
     def _fused(self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None) -> Exchange:
         """The whole cycle in one statement and one round trip."""
-        name, values = exchanging.question(worker, outcomes, want)
-        with self._autocommit(now) as db:
-            answer = exchanging.answer(db.rows(name, **values), outcomes, want)
+        asleep = worker in self._asleep
+        statement, values = exchanging.question(self.address.schema, worker, outcomes, want, asleep)
+        try:
+            with self._read(now) as db:
+                answer = exchanging.answer(db.ask(statement, values), outcomes, want)
+        except StoreUnreachable as error:
+            raise self._unknown(error) from error
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
         if answer.special:
-            got = super().exchange(worker, (), want, now=now)
+            got = self._step_by_step(worker, (), want, now)
             return Exchange(got.claims, answer.lost, got.last_queue)
         if not answer.alive and not outcomes:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
