@@ -5,8 +5,8 @@ Opens with the task's block, ends with its run; the store does the writing.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 from typing import Any
@@ -182,11 +182,11 @@ class AsyncFace:
 
     async def execute(self, *given: Any, **named: Any) -> AsyncCursor:
         """Run one statement; its rows are fetched from what it returns."""
-        return AsyncCursor(await asyncio.to_thread(self.connection.execute, *given, **named))
+        return AsyncCursor(await _in_thread(self.connection.execute, *given, **named))
 
     async def executemany(self, *given: Any) -> AsyncCursor:
         """Run one statement for each set of values."""
-        return AsyncCursor(await asyncio.to_thread(self._executemany, *given))
+        return AsyncCursor(await _in_thread(self._executemany, *given))
 
     def _executemany(self, *given: Any) -> Any:
         cursor = self.connection.cursor()
@@ -207,8 +207,14 @@ class AsyncCursor:
 
     async def fetchone(self) -> Any:
         """The next row, or None."""
-        return await asyncio.to_thread(self._cursor.fetchone)
+        return await _in_thread(self._cursor.fetchone)
 
     async def fetchall(self) -> Any:
         """All rows that are left."""
-        return await asyncio.to_thread(self._cursor.fetchall)
+        return await _in_thread(self._cursor.fetchall)
+
+
+async def _in_thread(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    import asyncio
+
+    return await asyncio.to_thread(function, *given, **named)

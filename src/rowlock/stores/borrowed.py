@@ -5,15 +5,16 @@ Recognises and runs; what is written and when it is committed, others decide. Im
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import functools
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from rowlock.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:  # imported when needed: it takes 30 ms, and most programs never use it
+    import asyncio
 
 T = TypeVar("T")
 _PATIENCE = 60.0  # seconds that a thread waits for a statement which the event loop runs for it
@@ -193,6 +194,8 @@ class AsyncPsycopg(Borrowed):
     dialect, style, asynchronous = "postgresql", "pyformat", True
 
     async def acall(self, work: Callable[[Borrowed], T]) -> T:
+        import asyncio
+
         bridge = Bridge(self._given, asyncio.get_running_loop())
         thread = asyncio.ensure_future(asyncio.to_thread(work, bridge))
         try:
@@ -220,6 +223,9 @@ class Bridge(Psycopg):
         self._wait(self._given.rollback())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        import asyncio
+        import concurrent.futures
+
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(_PATIENCE)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import cache
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -54,12 +55,16 @@ _QUERIES = queries.load(
     ("rowlock.stores", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
 )
 
-_PYFORMAT = queries.load(
-    ("rowlock.stores", "shared.sql"),
-    ("rowlock.stores.sqlite", "queries.sql"),
-    words=_WORDS,
-    parameter="%({0})s".format,
-)
+
+@cache
+def _pyformat() -> queries.Queries:
+    """The same statements for drivers that write a parameter as %(name)s."""
+    return queries.load(
+        ("rowlock.stores", "shared.sql"),
+        ("rowlock.stores.sqlite", "queries.sql"),
+        words=_WORDS,
+        parameter="%({0})s".format,
+    )
 
 
 class SqliteSession:
@@ -242,7 +247,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
             return SqliteTransaction(self.connections, self.path)
 
     def _session_on(self, lent: Borrowed) -> Session:
-        statements = _QUERIES if lent.style == "named" else _PYFORMAT
+        statements = _QUERIES if lent.style == "named" else _pyformat()
         return BorrowedSession(lent, statements, {"now": time.time(), "mono": time.monotonic()})
 
     # -- producing -------------------------------------------------------------------------------
