@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from tests.servers.folders import Folder
 from tests.servers.pgbouncer import PgBouncer, pgbouncer_program
 from tests.servers.postgres import (
     PostgresServer,
+    fresh_schema,
+    old_binaries,
     own_server,
-    schema_url,
     shared_server,
-    system_binaries,
     wheel_binaries,
 )
 
@@ -71,21 +70,22 @@ def postgres_url(postgres: PostgresServer) -> str:
 @pytest.fixture
 def postgres_schema(postgres: PostgresServer) -> Iterator[str]:
     """The URL of an empty schema that nobody else uses."""
-    name = f"test_{uuid.uuid4().hex}"
-    postgres.execute(f"CREATE SCHEMA {name}")
-    yield schema_url(postgres.url, name)
-    # A transaction that the test left open would hold this up until the test's own time limit.
-    postgres.execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
+    with fresh_schema(postgres) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def old_postgres(_unix: None, shared_folder: Path) -> Iterator[PostgresServer]:
-    """An older PostgreSQL, the machine's own; shared by all tests like the other."""
-    binaries = system_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL is installed on this machine (ROWLOCK_TEST_POSTGRES_BIN can name one)")
-    with shared_server(binaries, shared_folder / "old-postgres") as server:
+    """An older PostgreSQL, the machine's own or the wheel's other one; shared by all tests like the first."""
+    with shared_server(old_binaries(), shared_folder / "old-postgres") as server:
         yield server
+
+
+@pytest.fixture
+def old_postgres_schema(old_postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty schema in the older PostgreSQL."""
+    with fresh_schema(old_postgres) as url:
+        yield url
 
 
 @pytest.fixture

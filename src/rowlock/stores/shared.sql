@@ -42,15 +42,6 @@ SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
     WHERE state = 'queued' AND queue = :queue AND priority = level.priority
     ORDER BY position LIMIT 1)
 
--- The head of each level only: what is first in line was due first, but for retries, which come to the head.
--- name: overdue_queued
-{levels}
-SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
-    ORDER BY position LIMIT :count)
-WHERE first.due_at < {now-age}
-
 -- Paused queues do not count: nothing in them will move.
 -- name: busy
 SELECT 1 FROM (

@@ -22,7 +22,15 @@ def postgres(request: Request) -> str:
     return str(request.getfixturevalue("postgres_schema"))
 
 
-STORES: dict[str, Callable[[Request], str]] = {"sqlite": sqlite, "postgres": postgres}
+def postgres_old(request: Request) -> str:
+    return str(request.getfixturevalue("old_postgres_schema"))
+
+
+STORES: dict[str, Callable[[Request], str]] = {
+    "sqlite": sqlite,
+    "postgres": postgres,
+    "postgres-old": postgres_old,
+}
 
 
 @pytest.fixture(params=STORES)

@@ -183,11 +183,14 @@ class Connections:
     @property
     def begin_statement(self) -> str:
         """What begins a write; behind a pooler it brings the limits that a session cannot keep there."""
-        if not self.pooled:
-            return f"BEGIN; {_NUMBER}"
+        return f"{self.limits_statement if self.pooled else 'BEGIN'}; {_NUMBER}"
+
+    @property
+    def limits_statement(self) -> str:
+        """What begins a transaction with limits of its own."""
         return (
             f"BEGIN; SET LOCAL statement_timeout = {int(self._statement_timeout * 1000)}; "
-            f"SET LOCAL lock_timeout = {int(self._lock_timeout * 1000)}; {_NUMBER}"
+            f"SET LOCAL lock_timeout = {int(self._lock_timeout * 1000)}"
         )
 
     def begin_task(self, timeout: float | None) -> str:

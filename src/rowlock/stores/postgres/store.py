@@ -117,6 +117,27 @@ class _Reading:
             raise explain(error, self._store.url) from error
 
 
+class _Limited(_Reading):
+    """The same behind a pooler: in a transaction, which is the only thing there that can carry limits."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> PostgresSession:
+        session = super().__enter__()
+        try:
+            self._link.cursor.execute(self._store.connections.limits_statement)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        with suppress(psycopg.Error):  # it has only read
+            if not self._link.connection.closed:
+                self._link.cursor.execute("ROLLBACK" if error else "COMMIT")
+        super().__exit__(kind, error, trace)
+
+
 class _Writing:
     """A durable transaction as a `with` block; if its COMMIT is not answered, its end is looked up."""
 
@@ -168,7 +189,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
             lock_timeout=busy_timeout,
             pooled=address.pooled,
         )
-        self._insert = self.queries["insert_one_quietly" if address.pooled else "insert_one"]
+        self._insert = self.queries["insert_one"]
         self._opened_in: int | None = None
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
@@ -211,7 +232,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
 
     def _read(self, now: float | None = None) -> _Reading:
         self.open()
-        return _Reading(self, now)
+        return _Limited(self, now) if self.address.pooled else _Reading(self, now)
 
     @contextmanager
     def _snapshot(self) -> Iterator[PostgresSession]:
@@ -279,7 +300,10 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
     # -- producing -------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
-        if len(jobs) == 1 and now is None and inserting.is_plain(jobs[0]):
+        plain_statement = (
+            now is None and not self.address.pooled
+        )  # a pooler takes its limits in a transaction
+        if plain_statement and len(jobs) == 1 and inserting.is_plain(jobs[0]):
             return [self._insert_one(jobs[0])]
         with self._write(now) as tx:
             if inserting.is_bulk(jobs):
@@ -317,12 +341,11 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
 
     def _find_by_token(self, db: PostgresSession, token: int, old: str) -> Inserted | None:
         # The old connection may still be at work: it is ended first, so that the answer stays true.
-        still_there = not self.address.pooled and db.rows("end_connection", name=old)
+        still_there = db.rows("end_connection", name=old)
         row = db.row("find_by_token", token=token)
         if row is not None:
             return Inserted(row[0], True, row[1])
-        # Behind a pooler nobody can tell whether the old statement is still at work: then it stays unknown.
-        return None if still_there or self.address.pooled else _NOT_THERE
+        return None if still_there else _NOT_THERE
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -336,7 +359,8 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         now: float | None = None,
         again: bool = False,
     ) -> Exchange:
-        if want is None or want.count < 1 or reports or minutes or again or not exchanging.is_usual(outcomes):
+        writes_more = reports or minutes or again or not exchanging.is_usual(outcomes)
+        if want is None or want.count < 1 or writes_more or self.address.pooled:
             got = super().exchange(worker, outcomes, want, reports, minutes, now, again)
         elif exchanging.fits(want):
             return self._fused(worker, outcomes, want, now)

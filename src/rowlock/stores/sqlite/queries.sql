@@ -55,6 +55,15 @@ SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {no
     unique_until = nullif(unique_until, 'claimed')
 WHERE id = :id
 
+-- The head of each level only: what is first in line was due first, but for retries, which come to the head.
+-- name: overdue_queued
+{levels}
+SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
+    SELECT id FROM rowlock_jobs
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
+    ORDER BY position LIMIT :count)
+WHERE first.due_at < {now-age}
+
 -- name: draw_numbers
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'rowlock_jobs'
 
