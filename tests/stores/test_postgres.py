@@ -301,3 +301,35 @@ def test_the_clock_of_the_caller_decides_nothing(
     assert store.rescue(who, careful_age=10.0).workers == []
     assert end(store, claim, Ending.RETRY, delay=5.0)
     assert abs(job(store, soon).run_at.timestamp() - real() - 5.0) < 60
+
+
+# -- the draw that the server makes --------------------------------------------------------------
+
+
+def test_levels_are_drawn_by_the_server_as_their_weights_say(store: PostgresStore) -> None:
+    who = worker(store)
+    weights = {0: 1, 2: 3, 5: 6}
+    drawn: Counter[int] = Counter()
+    for level in weights:
+        add(store, priority=level)
+    for _ in range(600):
+        (claim,) = take(store, who, strategy="WEIGHTED_RANDOM")
+        drawn[claim.priority] += 1
+        end(store, claim, Ending.RELEASED)  # so that every level always has work
+    expected = {level: 600 * weight / sum(weights.values()) for level, weight in weights.items()}
+    chi_square = sum((drawn[level] - fair) ** 2 / fair for level, fair in expected.items())
+    assert chi_square < 18.4, drawn  # 2 degrees of freedom: once in ten thousand runs
+
+
+def test_a_draw_that_finds_its_level_locked_is_made_again_among_the_others(store: PostgresStore) -> None:
+    who = worker(store)
+    (locked,) = add(store, priority=100)
+    (free,) = add(store, priority=0)
+    with store._write() as tx:
+        tx.link.cursor.execute(
+            f"SELECT 1 FROM {store.address.schema}.rowlock_jobs WHERE id = {locked} FOR UPDATE"
+        )
+        for _ in range(5):
+            (claim,) = take(store, who, strategy="WEIGHTED_RANDOM")
+            assert claim.id == free
+            assert end(store, claim, Ending.RELEASED)

@@ -69,6 +69,7 @@ _CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for n
     ("at", "now", "run_at", "started_at"), _SECONDS
 )
 _ORDERS = {"PRIORITY": "priority DESC, position", "FIFO": "position", "LIFO": "position DESC"}
+DRAWN = "WEIGHTED_RANDOM"
 _PACKAGE = "rowlock.stores.postgres"
 
 
@@ -85,13 +86,14 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
     """The fused exchange for what is asked; `done` is "one" or "many" outcomes."""
     parts = {
         "here": "true",
-        "order": _ORDERS[strategy],
+        "order": _ORDERS.get(strategy, ""),
         "queue": ":queue" if named else "{next_in_turn}",
         "turn": "{turn_named}" if named else "{turn_all}",
         "done": f"{{done_{done}}}",
         "awake": "{got_up}" if asleep else "",
     }
-    return _load(schema, "pyformat", parts)["exchange_many" if many else "exchange_one"]
+    one = "exchange_drawn" if strategy == DRAWN else "exchange_one"
+    return _load(schema, "pyformat", parts)["exchange_many" if many else one]
 
 
 def _load(schema: str | None, style: str, parts: dict[str, str]) -> Queries:

@@ -27,6 +27,32 @@ taken AS (
     RETURNING {claim}){awake}
 {answer}
 
+-- The same for WEIGHTED_RANDOM: each level draws a waiting time, the shortest wins, so that the chances are as the
+-- weights. If others hold all of that level, nothing is claimed, and it is done step by step.
+-- name: exchange_drawn
+WITH RECURSIVE asked AS MATERIALIZED (SELECT {queue} AS queue),
+level (priority) AS (
+    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = (SELECT queue FROM asked)
+    UNION ALL
+    SELECT (SELECT max(priority) FROM rowlock_jobs
+            WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND priority < level.priority)
+    FROM level WHERE level.priority IS NOT NULL),
+drawn AS MATERIALIZED (
+    SELECT priority FROM level WHERE priority IS NOT NULL
+    ORDER BY -ln(1.0 - random()) / greatest(1, 1 + priority) LIMIT 1),
+done AS ({done}),
+{facts},
+taken AS (
+    {taking}
+    WHERE j.id = (
+        SELECT id FROM rowlock_jobs
+        WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND alone <= 0
+          AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
+          AND (SELECT alive AND NOT special FROM facts)
+        ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING {claim}){awake}
+{answer}
+
 -- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted.
 -- name: exchange_many
 WITH RECURSIVE {turn},

@@ -12,9 +12,9 @@ import msgspec
 
 from rowlock.job import Claim, Ending, Outcome, Want
 from rowlock.stores.claiming import claim_of
-from rowlock.stores.postgres.dialect import exchange
+from rowlock.stores.postgres.dialect import DRAWN, exchange
 
-_STRATEGIES = ("PRIORITY", "FIFO", "LIFO")  # a draw of levels takes two steps
+_STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,8 +36,13 @@ def is_usual(outcomes: Sequence[Outcome]) -> bool:
 
 
 def fits(want: Want) -> bool:
-    """True if one statement can claim: in an order that one index gives."""
-    return want.strategy in _STRATEGIES
+    """True if one statement can claim: in an order that one index gives, or by one draw."""
+    return want.strategy in _STRATEGIES or is_drawn(want)
+
+
+def is_drawn(want: Want) -> bool:
+    """True if one level is drawn, for one job of one queue."""
+    return want.strategy == DRAWN and want.count == 1 and len(want.queues) < 2
 
 
 def question(

@@ -56,11 +56,9 @@ CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
 INSERT INTO rowlock_jobs (position, task, queue, priority, max_attempts, args, token)
 VALUES (currval('rowlock_jobs_id_seq'), :task, :queue, :priority, :max_attempts, :args, :token)
 RETURNING id, date_part('epoch', created_at), (
-    SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
-        SELECT w.id FROM rowlock_workers w
-        WHERE w.sleeping AND w.dead_at IS NULL AND w.beat_at > now() - make_interval(secs => w.lease / 4)
-          AND (json_array_length(w.queues) = 0 OR :queue IN (SELECT json_array_elements_text(w.queues)))
-        ORDER BY random() LIMIT 1) sleeper)
+    SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers
+    WHERE {sleeps} AND (jsonb_array_length(queues) = 0 OR jsonb_exists(queues, :queue))
+    ORDER BY random() LIMIT 1)
 
 -- The jobs as one JSON list: the same statement for every driver, and for any number of jobs.
 -- name: insert_many
@@ -113,14 +111,14 @@ WHERE token = :token
 {wake_another}
 
 -- Somebody who waits for jobs of this queue, is alive as far as one can know, and is not the one who asks.
--- fragment: wake_another
-SELECT pg_notify('{channel}' || md5(sleeper.id), '') FROM (
-    SELECT id FROM rowlock_workers
-    WHERE sleeping AND dead_at IS NULL AND beat_at > {now} - make_interval(secs => lease / 4)
-      AND (:queue IS NULL OR json_array_length(queues) = 0
-           OR :queue IN (SELECT json_array_elements_text(queues)))
-      AND id <> :worker
-    ORDER BY random() LIMIT 1) sleeper
+-- name: wake_one
+SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers
+WHERE {sleeps} AND id <> :worker
+  AND (:queue IS NULL OR jsonb_array_length(queues) = 0 OR jsonb_exists(queues, :queue))
+ORDER BY random() LIMIT 1
+
+-- fragment: sleeps
+sleeping AND dead_at IS NULL AND beat_at > now() - make_interval(secs => lease / 4)
 
 -- name: sleep
 UPDATE rowlock_workers SET sleeping = true WHERE id = :worker AND NOT sleeping
@@ -158,7 +156,7 @@ SELECT extract(epoch FROM least(
      WHERE dead_at IS NULL AND id <> :worker)) - {now})::float8
 
 -- name: workers
-SELECT w.id, w.host, w.pid, w.version, w.queues, w.tasks, w.strategy, w.concurrency, w.started_at, w.beat_at,
+SELECT w.id, w.host, w.pid, w.version, CAST(w.queues AS json), w.tasks, w.strategy, w.concurrency, w.started_at, w.beat_at,
        extract(epoch FROM {now} - w.beat_at)::float8, w.lease, w.dead_at, w.ended,
        (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id

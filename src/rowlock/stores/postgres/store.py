@@ -242,6 +242,10 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
             yield session
             cursor.execute("COMMIT")
 
+    def _borrow(self) -> Link:
+        with self.explained():
+            return self.connections.borrow()
+
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Say what PostgreSQL's errors mean."""
@@ -325,16 +329,17 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
         token = random.getrandbits(63)
         values = {**inserting.values_of(job), "token": token}
         for _ in range(_TRIES):
-            with _Reading(self, None) as db:
-                try:
-                    id, created = db.ask(self._insert, values)[0][:2]
-                except psycopg.Error as error:
-                    if not is_lost(error):
-                        raise
-                    reason = error
-                else:
-                    return Inserted(id, True, created)
-            found = self._look_up(partial(self._find_by_token, token=token, old=db.link.name), reason)
+            link = self._borrow()
+            try:
+                id, created, _ = link.cursor.execute(self._insert, values, binary=True).fetchone()
+                return Inserted(id, True, created)
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise explain(error, self.url) from error
+                reason = error
+            finally:
+                self.connections.give_back(link)
+            found = self._look_up(partial(self._find_by_token, token=token, old=link.name), reason)
             if found is not _NOT_THERE:
                 return found
         raise StoreError(f"{self.url} was lost {_TRIES} times in a row; the job was not enqueued")
@@ -416,7 +421,7 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
             raise self._unknown(error) from error
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
-        if answer.special:
+        if answer.special or (exchanging.is_drawn(want) and answer.alive and not answer.claims):
             got = self._step_by_step(worker, (), want, now)
             return Exchange(got.claims, answer.lost, got.last_queue)
         if not answer.alive and not outcomes:
