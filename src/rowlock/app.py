@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from rowlock.enqueuing import Enqueuer, Way
+from rowlock.enqueuing import Enqueuer, Way, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
 from rowlock.options import Options, Seconds, check_name
@@ -356,15 +356,13 @@ class Rowlock:
 
     def way(self, connection: object | None) -> Way:
         """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
-        from rowlock.stores.lending import Lent, joined
-
-        store = self.store
         if connection is not None:
             from rowlock.stores.borrowed import borrow
+            from rowlock.stores.lending import Lent
 
-            return Lent(store, borrow(connection))
-        lent = joined.get()
-        return self._own_way if lent is None or lent.store is not store else lent
+            return Lent(self.store, borrow(connection))
+        way = joined.get()
+        return self._own_way if way is None or way.store is not self.store else way
 
     def local_context(self, task: str) -> JobContext:
         """A context for a task that is called outside any worker."""
@@ -389,6 +387,10 @@ class _OwnWay:
 
     def __init__(self, app: Rowlock) -> None:
         self._app = app
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         return self._app.store.insert(jobs)

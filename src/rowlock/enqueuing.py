@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, overload
 
@@ -34,6 +35,11 @@ class Way(Protocol):
     """Where a producer's jobs are written and read back."""
 
     @property
+    def store(self) -> object:
+        """The store behind it."""
+        ...
+
+    @property
     def asynchronous(self) -> bool:
         """True if it has to be awaited."""
         ...
@@ -53,6 +59,10 @@ class Way(Protocol):
     async def aget(self, job: int) -> Job | None:
         """The same from a coroutine."""
         ...
+
+
+# The transaction of the task that runs in this thread: what it enqueues commits with its rows.
+joined: ContextVar[Way | None] = ContextVar("rowlock_transaction", default=None)
 
 
 class Host(Protocol):

@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from rowlock.enqueuing import Way, joined
 from rowlock.errors import ClaimLost, ConfigurationError
 from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.running.context import JobContext
 from rowlock.stores.base import OwnTransaction, Store
 from rowlock.stores.borrowed import Borrowed, borrow
-from rowlock.stores.lending import Lent, joined
+from rowlock.stores.lending import Lent
 
 log = logging.getLogger("rowlock.run")
 
@@ -32,7 +33,7 @@ class Transaction:
         self._given = given
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: Borrowed = self._own.borrowed if self._own else borrow(given)
-        self._token: Token[Lent | None] | None = None
+        self._token: Token[Way | None] | None = None
         self.open = True
 
     @property

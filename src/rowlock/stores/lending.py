@@ -9,7 +9,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
@@ -163,7 +162,3 @@ class Lent:
     async def aget(self, job: int) -> Job | None:
         """The same from a coroutine."""
         return await self.borrowed.acall(lambda lent: self.store.get_on(lent, job))
-
-
-# The transaction of the task that runs in this thread: what it enqueues commits with its rows.
-joined: ContextVar[Lent | None] = ContextVar("rowlock_transaction", default=None)

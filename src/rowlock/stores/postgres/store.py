@@ -243,8 +243,10 @@ class PostgresStore(SqlReads, SqlStore, SqlLending):
             cursor.execute("COMMIT")
 
     def _borrow(self) -> Link:
-        with self.explained():
+        try:
             return self.connections.borrow()
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
 
     @contextmanager
     def explained(self) -> Iterator[None]:
