@@ -139,6 +139,22 @@ def test_another_queue_in_the_same_server_is_refused(postgres_url: str, postgres
         connection.rollback()
 
 
+def test_the_queue_need_not_be_there_before(case: Case) -> None:
+    with closing(queue_in(case.place)) as app:
+        case.start()
+        case.do(lambda face: case.insert(face, 1))
+        send_on(case, app, "gone")
+        case.rollback()
+        case.start()
+        case.do(lambda face: case.insert(face, 2))
+        job = send_on(case, app, "ada")
+        case.commit()
+        assert case.place.read() == [(2, "x")]
+        assert [found.args["to"] for found in app.jobs()] == ["ada"]
+        app.worker(concurrency=1).run(until_empty=True)
+        assert app.result(job.id) == "ada"
+
+
 def test_what_is_no_connection_is_refused_at_once(app: Rowlock) -> None:
     with pytest.raises(ConfigurationError, match="cannot write jobs on a builtins"):
         app.tasks["send"].using("sqlite:///jobs.db")

@@ -22,6 +22,11 @@ from rowlock.stores.finishing import finish, write_reports
 from rowlock.stores.inserting import insert
 from rowlock.stores.session import Session
 
+_ELSEWHERE = (
+    "this connection is not to the database that holds the queue; nothing could commit together: "
+    "use a connection to the queue's database, or enqueue without using(...)"
+)
+
 
 class BorrowedSession:
     """Runs named statements on somebody else's connection."""
@@ -106,6 +111,15 @@ class SqlLending(ABC):
             write_reports(tx, [report])
         return finish(tx, worker, outcome)
 
+    def _appears(self, lent: Borrowed, tx: Session) -> bool:
+        """The queue's tables are not there yet: make them, if that is where they belong."""
+        self.install_id()
+        return tx.row("queue_there") is not None
+
+    def _identity_for(self, lent: Borrowed) -> str:
+        """The install id that has to be found there."""
+        return self.install_id()
+
     def commit_on(self, lent: Borrowed) -> None:
         """Commit the transaction there; where a lost answer can be looked up, the store does."""
         lent.commit()
@@ -116,15 +130,15 @@ class SqlLending(ABC):
         key = lent.key
         if tx is not None and _remembers(self._known, key):
             return tx
-        mine = self.install_id()  # first: it creates the queue's tables, if this is their first use
         # Asked in two steps: a statement that fails would spoil the user's transaction.
-        if tx is None or tx.row("queue_there") is None or tx.row("identity")[0] != mine:
-            raise ConfigurationError(
-                "this connection is not to the database that holds the queue; nothing could commit together: "
-                "use a connection to the queue's database, or enqueue without using(...)"
-            )
-        with suppress(TypeError):  # sqlite3's cannot be remembered; there the two questions cost little
-            self._known.add(key)
+        there = tx is not None and tx.row("queue_there") is not None
+        if tx is None or (not there and not self._appears(lent, tx)):
+            raise ConfigurationError(_ELSEWHERE)
+        if tx.row("identity")[0] != self._identity_for(lent):
+            raise ConfigurationError(_ELSEWHERE)
+        if there:  # what was only made just now may be rolled back
+            with suppress(TypeError):  # sqlite3's cannot be remembered; there the questions cost little
+                self._known.add(key)
         return tx
 
 

@@ -20,7 +20,7 @@ from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnrea
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections, wake
-from rowlock.stores.postgres import store as store_module
+from rowlock.stores.postgres import connected as store_module
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.url import parse
 from tests.eventually import eventually

@@ -17,7 +17,7 @@ from rowlock.errors import StoreBusy
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections
-from rowlock.stores.postgres import store as store_module
+from rowlock.stores.postgres import connected as store_module
 from tests.eventually import eventually
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -245,6 +246,23 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         self.open()
         with self._explained():
             return SqliteTransaction(self.connections, self.path)
+
+    def _appears(self, lent: Borrowed, tx: Session) -> bool:
+        # The user may hold the write lock by now: our own connection could not create them, the user's can.
+        # If that is rolled back, the queue was never there.
+        if not self._is_here(lent):
+            return False
+        for statement in schema.statements(re.sub(r"--.*", "", schema.ddl())):
+            lent.run(statement, {})
+        return True
+
+    def _identity_for(self, lent: Borrowed) -> str:
+        return str(self._session_on(lent).row("identity")[0]) if self._is_here(lent) else self.install_id()
+
+    def _is_here(self, lent: Borrowed) -> bool:
+        files = [row[2] for row in lent.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
+        here = os.path.realpath(self.connections.path)
+        return any(os.path.realpath(file) == here for file in files)
 
     def _session_on(self, lent: Borrowed) -> Session:
         statements = _QUERIES if lent.style == "named" else _pyformat()

@@ -1,0 +1,177 @@
+"""The PostgreSQL store's ground floor: opening, transactions, and the look-up of answers that were lost.
+
+What is done with them is in `store.py`, and the verbs it shares with other databases in `stores/sql.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TypeVar
+
+import psycopg
+
+from rowlock.errors import OutcomeUnknown, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
+from rowlock.job import utc
+from rowlock.stores.borrowed import Borrowed
+from rowlock.stores.lending import BorrowedSession, SqlLending
+from rowlock.stores.postgres import schema
+from rowlock.stores.postgres.connections import Connections, Link
+from rowlock.stores.postgres.dialect import statements
+from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Writing
+from rowlock.stores.postgres.transaction import PostgresTransaction
+from rowlock.stores.postgres.url import Address
+from rowlock.stores.reading import SqlReads
+from rowlock.stores.session import Session
+from rowlock.stores.sql import SqlStore
+from rowlock.stores.versions import check
+
+T = TypeVar("T")
+_OLDEST = 13
+_STATEMENT_TIMEOUT = 30.0
+
+
+class ConnectedStore(SqlReads, SqlStore, SqlLending):
+    """A database that holds a queue: opened, written to, and asked again when an answer was lost."""
+
+    _dialect = "postgresql"
+
+    def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
+        super().__init__()
+        self.address = address
+        self.url = address.shown
+        self.queries = statements(address.schema)
+        self.connections = Connections(
+            address.conninfo,
+            name=address.name,
+            most=address.pool_size,
+            statement_timeout=_STATEMENT_TIMEOUT,
+            lock_timeout=busy_timeout,
+            pooled=address.pooled,
+        )
+        self._opened_in: int | None = None
+
+    # -- the life of the store -------------------------------------------------------------------
+
+    def open(self, create: bool = True) -> None:
+        if self._opened_in == os.getpid():
+            return
+        with self.explained(), self.connections.borrowed() as link:
+            server, place = link.connection, self.address.schema
+            if server.info.server_version < _OLDEST * 10_000:
+                raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
+            facts = schema.meta(server, place)
+            if facts is None:
+                if not create:
+                    raise StoreMissing(f"no queue at {self.url}: run `rowlock init`")
+                schema.create(server, place)
+                facts = schema.meta(server, place)
+            if facts is None:
+                raise SchemaMismatch(f"the queue's tables could not be created at {self.url}")
+            check(facts, self.url, schema.VERSION)
+        self._opened_in = os.getpid()
+
+    def ddl(self) -> str:
+        return schema.ddl(self.address.schema)
+
+    def upgrade(self) -> tuple[int, int]:
+        with self.explained(), self.connections.borrowed() as link:
+            return schema.upgrade(link.connection, self.address.schema)
+
+    def close(self) -> None:
+        self.connections.close()
+        self._opened_in = None
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def _write(self, now: float | None = None) -> Writing:
+        self.open()
+        return Writing(self, now)
+
+    def _read(self, now: float | None = None) -> Reading:
+        self.open()
+        return Limited(self, now) if self.address.pooled else Reading(self, now)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[PostgresSession]:
+        with self._read() as session:
+            # Behind a pooler the session is in a transaction already, and ends it.
+            begin = "SET TRANSACTION" if self.address.pooled else "BEGIN"
+            session.link.cursor.execute(f"{begin} ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield session
+            if not self.address.pooled:
+                session.link.cursor.execute("COMMIT")
+
+    def borrow(self) -> Link:
+        try:
+            return self.connections.borrow()
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say what PostgreSQL's errors mean."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+
+    def commit(self, link: Link, number: str) -> None:
+        """Commit the transaction of that number; if there is no answer, look up how it ended."""
+        try:
+            link.cursor.execute("COMMIT")
+        except psycopg.Error as error:
+            if not is_lost(error) or not self.look_up(lambda db: _has_committed(db, number), error):
+                raise explain(error, self.url) from error
+
+    def look_up(self, look: Callable[[PostgresSession], T | None], reason: BaseException) -> T:
+        """Ask a server that may just be coming back, until it gives an answer; never assume one."""
+        deadline = time.monotonic() + _STATEMENT_TIMEOUT
+        wait = 0.02
+        while True:
+            with suppress(psycopg.Error, StoreError), self.connections.borrowed() as link:
+                answer = look(PostgresSession(link, self.queries, None))
+                if answer is not None:
+                    return answer
+            if time.monotonic() > deadline:
+                raise OutcomeUnknown(
+                    f"the connection to {self.url} was lost, and it could not be found out whether the last "
+                    f"statement was committed ({reason})"
+                ) from reason
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the callers, hides nothing
+            wait = min(1.0, wait * 2)
+
+    def _numbers(self, tx: Session, count: int) -> list[int]:
+        return sorted(row[0] for row in tx.rows("draw_numbers", count=count))
+
+    def _time(self, stored: float) -> datetime:
+        return utc(stored)
+
+    def transaction(self, timeout: float | None) -> PostgresTransaction:
+        self.open()
+        with self.explained():
+            return PostgresTransaction(self.connections, self.commit, timeout)
+
+    def commit_on(self, lent: Borrowed) -> None:
+        number = self._session_on(lent).row("transaction_number")[0]
+        try:
+            lent.commit()
+        except Exception as error:  # whatever the user's library makes of a lost connection
+            if not self.look_up(lambda db: _has_committed(db, number), error):
+                raise
+
+    def _session_on(self, lent: Borrowed) -> Session:
+        return BorrowedSession(lent, statements(self.address.schema, lent.style), {"now": None})
+
+
+def _has_committed(db: PostgresSession, number: str) -> bool | None:
+    try:
+        (status,) = db.row("transaction_status", number=number)
+    except psycopg.errors.InvalidParameterValue:  # a number from the future: this is another server by now
+        return False
+    return None if status == "in progress" else bool(status == "committed")
