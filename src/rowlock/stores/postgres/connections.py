@@ -108,7 +108,7 @@ class Link:
         self.connection = connection
         self._name = name
         self.process = os.getpid()
-        self._used_at = time.monotonic()
+        self.used_at = time.monotonic()
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         self.cursor.adapters.register_loader("timestamptz", _Seconds)
@@ -129,14 +129,13 @@ class Link:
 
     def is_idle(self) -> bool:
         """True if it is open and no transaction is."""
-        if self.connection.closed or self.connection.pgconn.transaction_status != TransactionStatus.IDLE:
-            return False
-        self._used_at = time.monotonic()
-        return True
+        return (
+            not self.connection.closed and self.connection.pgconn.transaction_status == TransactionStatus.IDLE
+        )
 
     def is_usable(self) -> bool:
         """True if nothing came while nobody used it, such as the server's goodbye."""
-        if time.monotonic() - self._used_at < _FRESH:
+        if time.monotonic() - self.used_at < _FRESH:
             return True
         readable, _, _ = select.select([self.connection.fileno()], [], [], 0)
         return not readable
@@ -244,12 +243,13 @@ class Connections:
             if self._waiting:
                 self._room.notify()
 
-    def give_back(self, link: Link) -> None:
-        """Keep it for the next one, or close it if it is broken or there are enough."""
-        usable = link.is_idle() and link.process == self._process
+    def give_back(self, link: Link, clean: bool = False) -> None:
+        """Keep it for the next one, or close it if it is broken (`clean`: it is not) or there are enough."""
+        usable = (clean or link.is_idle()) and link.process == self._process
         with self._lock:
             kept = usable and len(self._idle) < _KEPT
             if kept:
+                link.used_at = time.monotonic()
                 self._idle.append(link)
             self._out -= 1
             if self._waiting:

@@ -79,7 +79,7 @@ class Reading:
         return PostgresSession(self._link, store.queries, self._now)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._store.connections.give_back(self._link)
+        self._store.connections.give_back(self._link, clean=error is None and not self._store.address.pooled)
         if isinstance(error, psycopg.Error):
             raise explain(error, self._store.url) from error
 

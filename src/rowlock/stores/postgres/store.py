@@ -73,15 +73,17 @@ class PostgresStore(ConnectedStore):
         values = {**inserting.values_of(job), "token": token}
         for _ in range(_TRIES):
             link = self.borrow()
+            written = False
             try:
                 id, created, _ = link.cursor.execute(self._insert, values, binary=True).fetchone()
+                written = True
                 return Inserted(id, True, created)
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise explain(error, self.url) from error
                 reason = error
             finally:
-                self.connections.give_back(link)
+                self.connections.give_back(link, clean=written)
             found = self.look_up(partial(self._find_by_token, token=token, old=link.name), reason)
             if found is not _NOT_THERE:
                 return found
