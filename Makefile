@@ -54,7 +54,7 @@ lint: $(DEV) ## check style, types and import directions
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## measure speed beside hand-written code
+bench: $(DEV) ## measure speed beside hand-written code, on SQLite and PostgreSQL
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 # pytest leaves with 5 when it finds no test: the fault suite is still to come.
