@@ -362,7 +362,7 @@ class Rowlock:
 
             return Lent(self.store, borrow(connection))
         way = joined.get()
-        return self._own_way if way is None or way.store is not self.store else way
+        return way if way is not None and way.open and way.store is self.store else self._own_way
 
     def local_context(self, task: str) -> JobContext:
         """A context for a task that is called outside any worker."""
@@ -384,6 +384,7 @@ class _OwnWay:
     """The usual way of a job into the queue: the store's own connections, committed at once."""
 
     asynchronous = False
+    open = True
 
     def __init__(self, app: Rowlock) -> None:
         self._app = app

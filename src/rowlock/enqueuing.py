@@ -40,6 +40,11 @@ class Way(Protocol):
         ...
 
     @property
+    def open(self) -> bool:
+        """False once the transaction that it belonged to has ended."""
+        ...
+
+    @property
     def asynchronous(self) -> bool:
         """True if it has to be awaited."""
         ...

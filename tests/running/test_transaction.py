@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +19,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Retry, Rowlock
+from rowlock.running.worker import Worker
 from rowlock.stores.sqlite import transaction as sqlite_transaction
+from tests.eventually import eventually
 from tests.servers.postgres import schema_url
 from tests.servers.proxy import Proxy
 from tests.stores.steps import worker as register
@@ -561,3 +564,102 @@ def test_a_session_to_another_database_is_refused(bench: Bench, tmp_path: Path) 
     job = write.enqueue()
     bench.work()
     assert "not to the database that holds the queue" in (bench.app.job(job.id).error or "")
+
+
+# -- what a task must not be able to break --------------------------------------------------------
+
+
+def test_a_block_inside_a_block_that_fails_takes_the_outer_one_along(bench: Bench) -> None:
+    @bench.app.task(retry=False)
+    def write(ctx: JobContext) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(bench.insert, ("outer",))
+            try:
+                with ctx.transaction():
+                    raise ValueError("inner")
+            except ValueError:
+                pass
+            tx.execute(bench.insert, ("after",))  # its transaction is gone
+
+    job = write.enqueue()
+    bench.work()
+    assert bench.words() == []
+    assert bench.app.job(job.id).state == "failed"
+
+
+def test_what_a_task_does_to_its_session_ends_with_it(on_postgres: Bench) -> None:
+    @on_postgres.app.task
+    def spoil(ctx: JobContext) -> None:
+        with ctx.transaction() as tx:
+            tx.row_factory = psycopg.rows.dict_row
+            tx.execute("SET search_path TO pg_catalog")
+
+    @on_postgres.app.task
+    def look(ctx: JobContext) -> list[str]:
+        with ctx.transaction() as tx:
+            (path,) = tx.execute("SHOW search_path").fetchone()
+        return [path]
+
+    spoil.enqueue()
+    job = look.enqueue()
+    on_postgres.work()
+    assert on_postgres.app.result(job.id) != ["pg_catalog"]
+
+
+def test_a_run_that_was_given_up_lets_go_of_the_write_lock(on_sqlite: Bench) -> None:
+    released = threading.Event()
+
+    @on_sqlite.app.task(timeout=0.1, retry=False)
+    def hang(ctx: JobContext) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(on_sqlite.insert, ("a",))
+            released.wait(timeout=60)
+
+    job = hang.enqueue()
+    worker = Worker(on_sqlite.app, concurrency=1, timeout_grace=0.1)
+    with worker.background():
+        eventually(lambda: on_sqlite.app.job(job.id).state == "failed", 20, "the lock was never let go")
+        released.set()
+    assert on_sqlite.words() == []
+
+
+def test_a_session_inside_somebody_elses_transaction_is_refused(
+    bench: Bench, engine: sqlalchemy.Engine
+) -> None:
+    connections: list[sqlalchemy.Connection] = []
+
+    @bench.app.around
+    def outer(ctx: JobContext) -> Iterator[None]:
+        with engine.connect() as connection:
+            transaction = connection.begin()
+            connections.append(connection)
+            yield
+            transaction.rollback()
+
+    @bench.app.task(retry=False)
+    def write(ctx: JobContext) -> None:
+        session = Session(bind=connections[-1])
+        with ctx.transaction(session):
+            session.execute(named_insert(bench), {"word": "a"})
+
+    job = write.enqueue()
+    bench.work()
+    found = bench.app.job(job.id)
+    assert found.state == "failed" and "inside a transaction of somebody else" in (found.error or "")
+    assert bench.words() == []
+
+
+def test_a_transaction_may_be_opened_in_another_thread_of_the_task(bench: Bench) -> None:
+    @bench.app.task
+    def write(ctx: JobContext) -> None:
+        def work() -> None:
+            with ctx.transaction() as tx:
+                tx.execute(bench.insert, ("a",))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    write.enqueue()
+    tally = bench.work()
+    assert (tally.completed, bench.words()) == (1, ["a"])

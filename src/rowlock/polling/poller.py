@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, OutcomeUnknown, StoreBusy, StoreError, WorkerGone
+from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnreachable, WorkerGone
 from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
 from rowlock.options import check_name
 from rowlock.polling.held import HeldClaim
@@ -153,7 +153,12 @@ class Poller:
 
     def poll_once(self, on_job: Callable[[HeldClaim], Any], on_idle: Callable[[], Any] | None = None) -> bool:
         """Claim and hand over at most one job: returning completes it, raising fails it. Never sleeps."""
-        claim = self._claim(self._settle_or_owe)
+        try:
+            claim = self._claim(self._settle_or_owe)
+        except StoreUnreachable as error:
+            self.count_busy()
+            self._complain(error)
+            claim = None
         if claim is None:
             if on_idle is not None:
                 on_idle()
@@ -254,7 +259,9 @@ class Poller:
         owed = [*self._owed, *outcomes]
         try:
             got = self._app.store.exchange(self.worker_id, owed, want, reports, minutes, again=self._unsure)
-        except OutcomeUnknown:
+        except WorkerGone:
+            raise
+        except StoreError:  # some of it may be written all the same, and claims may be ours that we never saw
             self._unsure = True
             self.strays.suspect()
             raise
@@ -339,8 +346,9 @@ class Poller:
         """Settle now, or with the next exchange if the database is busy: never a crash."""
         try:
             return self._settle(outcome)
-        except StoreBusy as error:
+        except (StoreBusy, StoreUnreachable) as error:
             self._owed.append(outcome)
+            self._unsure = True
             self._complain(error)
             return True
 
@@ -364,7 +372,7 @@ class Poller:
         self.polls_busy += 1
         self.consecutive_empty += 1
 
-    def _complain(self, error: StoreBusy) -> None:
+    def _complain(self, error: StoreError) -> None:
         if not self._complained:  # once, not per poll
-            log.warning("the database is busy, polling goes on: %s", error)
+            log.warning("the database cannot be used now, polling goes on: %s", error)
         self._complained = True

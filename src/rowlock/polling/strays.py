@@ -6,6 +6,7 @@ Looks only after such a loss; until then it costs nothing.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection
 
@@ -34,11 +35,13 @@ class Strays:
 
     def suspect(self) -> None:
         """An answer was lost: there may be claims that we have not heard of."""
-        self._until = time.monotonic() + _SUSPICIOUS
+        self._until = math.inf
         self._seen = set()
 
     def run_once(self, worker: str, held: Collection[Key]) -> int:
         """Give back what is unknown here and was so at the last look, too; returns how many."""
+        if self._until == math.inf:  # the store answers again: from now on it can be waited for
+            self._until = time.monotonic() + _SUSPICIOUS
         unknown = set(held) - set(self._known())
         strays, self._seen = sorted(unknown & self._seen), unknown
         if strays:

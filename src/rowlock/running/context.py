@@ -147,6 +147,11 @@ class JobContext:
             raise ConfigurationError("a run has one transaction: give every block of it the same session")
         return opened
 
+    def revoke(self) -> None:
+        """This run was given up: its transaction must not hold anybody up."""
+        if self.open_transaction is not None:
+            self.open_transaction.revoke()
+
     @property
     def open_transaction(self) -> Transaction | None:
         """The transaction that waits for its commit, if there is one."""

@@ -6,6 +6,7 @@ Opens with the task's block, ends with its run; the store does the writing.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
@@ -34,6 +35,8 @@ class Transaction:
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: Borrowed = self._own.borrowed if self._own else borrow(given)
         self._token: Token[Way | None] | None = None
+        self._lent: Lent | None = None
+        self._process = os.getpid()
         self.open = True
 
     @property
@@ -61,7 +64,8 @@ class Transaction:
 
     def _join(self) -> None:
         if self._token is None:
-            self._token = joined.set(Lent(self._store, self._borrowed))
+            self._lent = Lent(self._store, self._borrowed)
+            self._token = joined.set(self._lent)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -74,6 +78,10 @@ class Transaction:
         return await self._borrowed.acall(lambda lent: self._settle(lent, outcome, report))
 
     def _settle(self, lent: Borrowed, outcome: Outcome, report: Report | None) -> Outcome:
+        if (
+            self._process != os.getpid()
+        ):  # a task forked, and its child came back: this is not its transaction
+            os._exit(0)
         try:
             if outcome.ending is not Ending.COMPLETED:
                 self._undo(lent)
@@ -103,6 +111,11 @@ class Transaction:
         """The same from a coroutine."""
         await self._borrowed.acall(self._abort)
 
+    def revoke(self) -> None:
+        """Take the connection away from a run that was given up: it must not hold anybody up."""
+        if self._own is not None:
+            self._own.revoke()
+
     def _abort(self, lent: Borrowed) -> None:
         self._undo(lent)
         self._release()
@@ -116,6 +129,8 @@ class Transaction:
 
     def _release(self) -> None:
         self.open = False
+        if self._lent is not None:
+            self._lent.open = False
         if self._own is not None:
             self._own.close()
         if self._token is not None:

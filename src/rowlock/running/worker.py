@@ -306,6 +306,7 @@ class Worker:
             )
             log.error("job %d (%s): %s; its thread is abandoned", run.claim.id, run.claim.task, error)
             self._pool.abandon(run)
+            run.context.revoke()
             outcome = after_error(run.claim, error, run.task.retry if run.task else DEFAULT)
             self._settle(run, outcome)
 

@@ -87,6 +87,10 @@ class OwnTransaction(Protocol):
         """Roll back what is not committed, and take the connection back."""
         ...
 
+    def revoke(self) -> None:
+        """Undo it under the hands of a task that does not stop; safe from another thread."""
+        ...
+
 
 class Wake(Protocol):
     """How one poller learns between polls that there may be work; only ever a hint."""

@@ -27,6 +27,11 @@ _ELSEWHERE = (
     "use a connection to the queue's database, or enqueue without using(...)"
 )
 
+NOT_OUTERMOST = (
+    "the session is inside a transaction of somebody else, so that its commit commits nothing: give "
+    "ctx.transaction() a session or connection that begins its own"
+)
+
 
 class BorrowedSession:
     """Runs named statements on somebody else's connection."""
@@ -122,7 +127,13 @@ class SqlLending(ABC):
 
     def commit_on(self, lent: Borrowed) -> None:
         """Commit the transaction there; where a lost answer can be looked up, the store does."""
+        driver: Any = lent.key  # before the commit: asked after it, a session would begin anew
         lent.commit()
+        still_open = False
+        with suppress(Exception):  # closed by now: then it is committed
+            still_open = bool(driver.in_transaction)
+        if still_open:
+            raise ConfigurationError(NOT_OUTERMOST)
 
     def _checked(self, lent: Borrowed) -> Session:
         """A session there, once it is sure that this queue is in that database."""
@@ -155,6 +166,7 @@ class Lent:
     def __init__(self, store: Store, lent: Borrowed) -> None:
         self.store = store
         self.borrowed = lent
+        self.open = True  # False once the task's transaction that it belongs to has ended
 
     @property
     def asynchronous(self) -> bool:

@@ -15,10 +15,17 @@ from typing import TypeVar
 
 import psycopg
 
-from rowlock.errors import OutcomeUnknown, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import (
+    ConfigurationError,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreError,
+    StoreMissing,
+    StoreUnusable,
+)
 from rowlock.job import utc
 from rowlock.stores.borrowed import Borrowed
-from rowlock.stores.lending import BorrowedSession, SqlLending
+from rowlock.stores.lending import NOT_OUTERMOST, BorrowedSession, SqlLending
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.connections import Connections, Link
 from rowlock.stores.postgres.dialect import statements
@@ -164,6 +171,9 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
         except Exception as error:  # whatever the user's library makes of a lost connection
             if not self.look_up(lambda db: _has_committed(db, number), error):
                 raise
+        with self._read() as db:
+            if not _has_committed(db, number):
+                raise ConfigurationError(NOT_OUTERMOST)
 
     def _session_on(self, lent: Borrowed) -> Session:
         return BorrowedSession(lent, statements(self.address.schema, lent.style), {"now": None})

@@ -194,7 +194,7 @@ class Connections:
 
     def begin_task(self, timeout: float | None) -> str:
         """What begins a task's own transaction: its statements may take as long as the task may."""
-        limit = 0 if timeout is None else int(timeout * 1000) + 1
+        limit = 0 if timeout is None else min(int(timeout * 1000) + 1, 2**31 - 1)
         return (
             f"BEGIN; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SET LOCAL plan_cache_mode = auto; "
@@ -268,7 +268,8 @@ class Connections:
 
     def open(self) -> Link:
         """A new connection."""
-        name = f"{self._name} {secrets.token_hex(6)}"
+        # The server cuts a name at 63 bytes, and its end must be whole: it finds a lost connection again.
+        name = f"{self._name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
         settings: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": None if self.pooled else 3,

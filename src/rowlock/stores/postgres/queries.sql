@@ -82,7 +82,7 @@ RETURNING id, created_at, task, unique_key
 -- The connection that did not answer, if the server still has it; asked to end.
 -- name: end_connection
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = :name AND datname = current_database() AND usename = current_user
+WHERE application_name = :name AND datname = current_database() AND usename = session_user
 
 -- name: transaction_number
 SELECT CAST(pg_current_xact_id() AS text)

@@ -1,15 +1,13 @@
 """A task's own transaction in PostgreSQL: a connection of the store that nobody but rowlock commits.
 
-Its statements are the user's: they may take as long as the task may.
+Its statements may take as long as the task may. The connection is opened for it and closed after it: what the
+task did to the session, and what it still runs there, ends with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
-
-import psycopg
 
 from rowlock.stores.borrowed import Borrowed, Psycopg
 from rowlock.stores.postgres.connections import Connection, Link
@@ -26,18 +24,16 @@ class PostgresTransaction:
     def __init__(
         self, connections: Connections, commit: Callable[[Link, str], None], timeout: float | None
     ) -> None:
-        self._connections = connections
         self._commit = commit
-        self._link = connections.borrow()
+        self._link = connections.open()
         self.connection: Connection = self._link.connection
         self.borrowed: Borrowed = Psycopg(self.connection)
-        self._patience = self.connection.patience
         try:
             self._number = self._link.begin(connections.begin_task(timeout))
         except BaseException:
-            connections.give_back(self._link)
+            self._link.close()
             raise
-        self.connection.patience = _FOR_EVER if timeout is None else timeout + self._patience
+        self.connection.patience = _FOR_EVER if timeout is None else timeout + self.connection.patience
         self.connection.guarded = True
 
     def commit(self) -> None:
@@ -46,10 +42,9 @@ class PostgresTransaction:
         self._commit(self._link, self._number)
 
     def close(self) -> None:
-        """Undo what is not committed, and take the connection back."""
-        self.connection.guarded = False
-        self.connection.patience = self._patience
-        with suppress(psycopg.Error):
-            if not self.connection.closed and self.connection.info.transaction_status:
-                self._link.cursor.execute("ROLLBACK")
-        self._connections.give_back(self._link)
+        """Close the connection, which undoes what is not committed."""
+        self._link.close()
+
+    def revoke(self) -> None:
+        """Take it away from a task that does not stop."""
+        self._link.interrupt()

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rowlock.errors import StoreMissing, StoreUnusable
 
@@ -29,7 +29,8 @@ class Connection(sqlite3.Connection):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.lock = threading.RLock()
+        self.lock: Any = threading.RLock()
+        self.lent_to: int | None = None
         self.process = os.getpid()
         self.is_open = True
         self.uses = 0
@@ -109,6 +110,10 @@ class Connections:
         """A new connection for one task, in use until `take_back`: a fork elsewhere waits for that."""
         with self.gate:
             connection = self._open(False, kind)
+            connection.lock = (
+                threading.Lock()
+            )  # a task may give it back from another thread than it took it in
+            connection.lent_to = threading.get_ident()
             self._all.add(connection)
             connection.lock.acquire()
             connection.uses += 1
@@ -129,7 +134,8 @@ class Connections:
 
     def lock_all(self) -> list[Connection]:
         """Wait until nobody uses any of them, and keep it so; for those who hold the gate."""
-        known = [one for one in self._all if one.is_open and one.process == os.getpid()]
+        me = threading.get_ident()
+        known = [one for one in self._all if one.is_open and one.process == os.getpid() and one.lent_to != me]
         for connection in known:
             connection.lock.acquire()
         return known

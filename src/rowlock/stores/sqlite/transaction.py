@@ -27,9 +27,12 @@ class TaskConnection(Connection):
     """A connection that takes the write lock with its first statement, and is committed by rowlock alone."""
 
     began: float | None = None
+    revoked = False
 
     def begin(self) -> None:
         """Take the write lock, unless it is held already."""
+        if self.revoked:
+            raise sqlite3.OperationalError("this run was given up, and its transaction with it")
         if not self.in_transaction:
             super().execute("BEGIN IMMEDIATE")
             self.began = time.monotonic()
@@ -89,6 +92,14 @@ class SqliteTransaction:
             if self.connection.in_transaction:
                 self._end("ROLLBACK")
         self._connections.take_back(self.connection)
+
+    def revoke(self) -> None:
+        """Let go of the write lock under the hands of a task that does not stop; safe from another thread."""
+        self.connection.revoked = True
+        self.connection.interrupt()
+        with suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self._end("ROLLBACK")
 
     def _end(self, how: str) -> None:
         sqlite3.Connection.execute(self.connection, how)
