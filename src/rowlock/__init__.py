@@ -19,6 +19,7 @@ from rowlock.errors import (
 )
 from rowlock.job import Claim, Ending, Job, Outcome, Progress, State
 from rowlock.polling.poller import Poller
+from rowlock.resident import resident
 from rowlock.retry import Retry
 from rowlock.running.context import JobContext, JobLogFilter
 from rowlock.strategies import get_strategy
@@ -52,4 +53,5 @@ __all__ = [
     "WrongState",
     "__version__",
     "get_strategy",
+    "resident",
 ]

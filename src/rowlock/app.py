@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rowlock.polling.poller import Poller
     from rowlock.running.context import JobContext
     from rowlock.running.execute import Hook
+    from rowlock.running.residents import Residents
     from rowlock.running.worker import Worker
     from rowlock.settings import Settings
     from rowlock.stores.base import Retention, Store
@@ -70,6 +71,7 @@ class Rowlock:
         self._settings: Settings | None = None
         self._store: Store | None = None
         self._own_way = _OwnWay(self)
+        self._residents: Residents | None = None  # of calls outside any worker
         if url is not None:  # a URL that cannot work is refused here, where it was written
             from rowlock.stores.address import store_for
 
@@ -99,6 +101,7 @@ class Rowlock:
         retry: Retry | bool | None = None,
         unique: str = "unfinished",
         aliases: Sequence[str] = (),
+        pool: str | None = None,
     ) -> _TaskMaker: ...
 
     def task(self, *function: Callable[..., Any], **given: Any) -> Any:
@@ -279,19 +282,32 @@ class Rowlock:
         pool: str = "thread",
         poll_interval: float | None = None,
         worker_id: str | None = None,
+        grace: float | None = None,
+        prefetch: int | None = None,
     ) -> Worker:
-        """A worker for these queues (none named: all); call `.run()` on it, or use `.background()`."""
-        from rowlock.running.worker import Worker
+        """A worker for these queues (none named: all); call `.run()` on it, or use `.background()`.
+
+        Without `concurrency`, 4 threads or processes run at once, and 1,000 coroutines. `grace` is how many
+        seconds runs may take to end after a stop, `prefetch` how many jobs may be claimed ahead.
+        """
+        from rowlock.running.worker import STOP_GRACE, Worker
 
         return Worker(
             self,
             queues=queues,
             strategy=strategy,
-            concurrency=self.settings.concurrency if concurrency is None else concurrency,
+            concurrency=self._chosen_concurrency if concurrency is None else concurrency,
             pool=pool,
             poll_interval=self.settings.poll_interval if poll_interval is None else poll_interval,
             worker_id=worker_id,
+            grace=STOP_GRACE if grace is None else grace,
+            prefetch=prefetch,
         )
+
+    @property
+    def _chosen_concurrency(self) -> int | None:
+        """The one that somebody set; without it each kind of pool has its own."""
+        return self.settings.concurrency if "concurrency" in self.settings.model_fields_set else None
 
     def poller(self, **chosen: Any) -> Poller:
         """A poller for code that wants claims without a worker."""
@@ -369,6 +385,15 @@ class Rowlock:
         from rowlock.running.context import local_context
 
         return local_context(task)
+
+    def local_residents(self, task: Task[..., Any]) -> dict[str, Any]:
+        """The residents of a task that is called outside any worker: loaded here, once."""
+        from rowlock.running.residents import Residents
+
+        if self._residents is None:
+            self._residents = Residents()
+        self._residents.load([task])
+        return self._residents.values(task)
 
     def retry_policy(self, task: str) -> Retry | None:
         """The retry policy of a registered task, or None."""

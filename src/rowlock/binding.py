@@ -16,12 +16,13 @@ import msgspec
 
 from rowlock.codec import to_type
 from rowlock.errors import ConfigurationError
+from rowlock.resident import Resident
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Binding:
-    """The signature of a task's function, without the context that rowlock passes itself."""
+    """The signature of a task's function, without the context and residents that rowlock passes itself."""
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
@@ -36,18 +37,34 @@ class Binding:
         self.takes_context = bool(parameters) and _is_context(parameters[0])
         if self.takes_context:
             parameters = parameters[1:]
+        self.residents = {one.name: one.default for one in parameters if isinstance(one.default, Resident)}
+        before = [one.name for one in parameters if one.kind in _POSITIONAL]
+        if self.residents:
+            self._check_residents(parameters)
+            before = before[: before.index(next(iter(self.residents)))] if before else []
+            parameters = [one for one in parameters if one.name not in self.residents]
         self._parameters = {one.name: one for one in parameters}
         self._signature = inspect.Signature(parameters)
         self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
         self._extra = next((one.name for one in parameters if one.kind is Parameter.VAR_KEYWORD), None)
         self._names = [one.name for one in parameters if one.name != self._extra]
         self._positional = [one.name for one in parameters if one.kind in _POSITIONAL]
+        self._by_place = before  # what the call gets by position: nothing after a resident
         self._plain = all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in parameters)
         self._required = {
             one.name
             for one in parameters
             if one.default is Parameter.empty and one.name not in (self._rest, self._extra)
         }
+
+    def _check_residents(self, parameters: list[Parameter]) -> None:
+        for one in parameters:
+            if one.name in self.residents and one.kind is Parameter.POSITIONAL_ONLY:
+                raise ConfigurationError(
+                    f"task {self._task!r}: the resident {one.name!r} must not be positional-only"
+                )
+            if one.kind is Parameter.VAR_POSITIONAL:
+                raise ConfigurationError(f"task {self._task!r}: residents and *{one.name} do not go together")
 
     # -- when enqueued ---------------------------------------------------------------------------
 
@@ -108,7 +125,7 @@ class Binding:
             if (value := getattr(decoded, _field_name(number))) is not msgspec.UNSET
         }
         positional: list[Any] = []
-        for name in self._positional:
+        for name in self._by_place:
             # Up to the first one left out, so that *rest and positional-only parameters find their place.
             if name not in given:
                 break

@@ -86,6 +86,10 @@ class Host(Protocol):
         """A context for a call outside any worker."""
         ...
 
+    def local_residents(self, task: Any) -> dict[str, Any]:
+        """The residents of a task for a call outside any worker."""
+        ...
+
 
 class Enqueuer(Generic[P]):
     """A task together with the options under which it is enqueued."""

@@ -304,6 +304,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     dead_at: datetime | None = None
     ended: str | None = None
     running: int = 0
+    info: dict[str, Any] = {}
 
     @property
     def alive(self) -> bool:

@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     failed_after: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, validation_alias=_env("FAILED_JOB_TIMEOUT_SECONDS")
     )
-    concurrency: int = Field(default=4, ge=1, le=1000)
+    concurrency: int = Field(default=4, ge=1, le=100_000)
     max_payload_bytes: int = Field(default=1024 * 1024, ge=1024)
     busy_timeout: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     keep_completed_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)

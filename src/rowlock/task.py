@@ -5,6 +5,7 @@ Does not run anything but plain calls; the worker's side is in `running/`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from rowlock.retry import Retry, policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
+POOLS = ("thread", "process", "async")
 
 
 class Task(Enqueuer[P], Generic[P, R]):
@@ -31,6 +33,7 @@ class Task(Enqueuer[P], Generic[P, R]):
         retry: Retry | bool | None = None,
         timeout: Seconds | None = None,
         aliases: Sequence[str] = (),
+        pool: str | None = None,
         **given: Any,
     ) -> None:
         chosen = check_name("name", name if name is not None else getattr(function, "__name__", "?"))
@@ -42,12 +45,25 @@ class Task(Enqueuer[P], Generic[P, R]):
         if isinstance(aliases, str):
             raise ConfigurationError(f"aliases={aliases!r}: must be a list of names")
         self.aliases = tuple(check_name("aliases", alias) for alias in aliases)
+        if pool is not None and pool not in POOLS:
+            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
+        self.is_async = inspect.iscoroutinefunction(function)
+        if pool == "async" and not self.is_async:
+            raise ConfigurationError(
+                f"task {chosen!r} is a plain function and would block the event loop: pool='async' is for "
+                "async def"
+            )
+        self.pool = pool
         self.function = function
         self.binding = binding
+        self.residents = binding.residents
         super().__init__(host, chosen, binding, self.retry.max_attempts, options(Options(), given))
         update_wrapper(self, function)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.residents:
+            for name, value in self._host.local_residents(self).items():
+                kwargs.setdefault(name, value)
         if self.binding.takes_context:
             return self.function(self._host.local_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)

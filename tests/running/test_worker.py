@@ -642,7 +642,7 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
         assert app.store.rescue("rescuer", careful_age=20, now=later).workers == [old]
         assert eventually(lambda: worker.id != old or None, timeout=15)
         assert app.result(job.id, timeout=10) == "second"
-        eventually(lambda: any(run.context.lost for run in worker._runs.values()) or told.is_set())
+        eventually(lambda: any(run.context.lost for run in worker.hand.runs.values()) or told.is_set())
         leave.set()
         assert told.wait(10)
     assert app.result(job.id) == "second"
@@ -701,18 +701,16 @@ def test_no_run_ends_without_an_outcome(app: Rowlock) -> None:
 
 
 def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
-    from rowlock.job import Ending
     from rowlock.running.pools.base import Run
     from rowlock.running.pools.thread import ThreadPool
+    from rowlock.running.residents import Residents
     from tests.test_strategies import claim
 
     done: list[int] = []
-    pool = ThreadPool(
-        1, lambda run: run.claim.ended(Ending.COMPLETED), lambda run, outcome: done.append(run.claim.id)
-    )
+    pool = ThreadPool(1, Rowlock(), lambda run, outcome: done.append(run.claim.id), Residents())
     for number in range(50):
         run = Run(claim(number, 0), None, JobContext(claim(number, 0)))
-        pool.submit(run)
+        pool.submit([run])
         eventually(lambda number=number: len(done) == number + 1)
         pool.abandon(run)
     assert done == list(range(50))
@@ -784,9 +782,9 @@ def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_b
         assert entered.wait(10)
         app.enqueue("pay")
         blocker.execute("BEGIN IMMEDIATE")
-        eventually(lambda: worker._failing)
+        eventually(lambda: worker._trouble.failing)
         leave.set()
-        eventually(lambda: not worker._runs)
+        eventually(lambda: not worker.hand.runs)
         worker.stop(now=True)
         threading.Timer(0.5, lambda: blocker.execute("ROLLBACK")).start()
     assert app.result(job.id, timeout=0) == "paid"

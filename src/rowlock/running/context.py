@@ -9,9 +9,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 from rowlock import codec
@@ -32,6 +31,11 @@ current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
 class JobContext:
     """The first argument `ctx` of a task that asks for it."""
 
+    __slots__ = (
+        *("__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
+        *("began", "cancelled", "deadline", "job", "lost", "spoke", "timeout"),
+    )
+
     def __init__(
         self,
         claim: Claim,
@@ -42,7 +46,9 @@ class JobContext:
     ) -> None:
         self.job = claim
         self.timeout = timeout
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.began: float | None = None
+        self.deadline: float | None = None  # from the moment it began
+        self.spoke = False  # it has said something that the worker may have in hand
         self.lost = False
         self.cancelled = False
         self._store = store
@@ -79,6 +85,11 @@ class JobContext:
         """The job's headers."""
         return self.job.meta
 
+    @property
+    def is_late(self) -> bool:
+        """True once it has run longer than its timeout."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
     # -- what a task says ------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
@@ -87,6 +98,7 @@ class JobContext:
         for name, value in (("done", done), ("total", total)):
             if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
                 raise TypeError(f"ctx.progress({name}={value!r}): must be a finite number")
+        self.spoke = True
         with self._lock:
             self._progress = Progress(
                 float(done), None if total is None else float(total), storable(str(note))
@@ -97,6 +109,7 @@ class JobContext:
         self._raise_if_over()
         text = codec.encode(fields, "ctx.log fields", _MAX_LINE) if fields else None
         line = LogLine(time.time(), storable(str(message))[:_MAX_LINE], text)
+        self.spoke = True
         with self._lock:
             self._lines.append(line)
             if len(self._lines) > _MAX_BUFFERED:
@@ -113,7 +126,7 @@ class JobContext:
     def _raise_if_over(self) -> None:
         if self.lost:
             raise ClaimLost(f"claim {self.claim} of job {self.id} was lost; its result will not be kept")
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if self.is_late:
             raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
 
     # -- what a task writes ----------------------------------------------------------------------
@@ -178,14 +191,16 @@ class JobContext:
             self._progress = self._progress or report.progress
             self._lines = [*report.lines, *self._lines][-_MAX_BUFFERED:]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Make this the context that log lines of the current thread carry."""
-        token = current.set(self)
-        try:
-            yield
-        finally:
-            current.reset(token)
+    def begin(self) -> Token[JobContext | None]:
+        """The run begins: its time counts from now, and log lines of this thread carry it."""
+        self.began = time.monotonic()
+        if self.timeout is not None:
+            self.deadline = self.began + self.timeout
+        return current.set(self)
+
+    def end(self, token: Token[JobContext | None]) -> None:
+        """The run is over."""
+        current.reset(token)
 
 
 def local_context(task: str) -> JobContext:

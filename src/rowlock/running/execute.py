@@ -5,46 +5,109 @@ Small steps that return values; no store, no threads.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
 
 from rowlock import codec
-from rowlock.errors import ClaimLost, InvalidPayload
+from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import after_error, describe, storable
 from rowlock.running.context import JobContext
+from rowlock.running.residents import Residents
 from rowlock.task import Task
 
 log = logging.getLogger("rowlock.run")
 
 Hook = Callable[[JobContext], Generator[None, Outcome, None]]
 _UNKNOWN_FIRST, _UNKNOWN_MOST = 5.0, 300.0
+_NONE = Residents()
+_LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
 
 
 def execute(
-    claim: Claim, task: Task[..., Any] | None, context: JobContext, hooks: Sequence[Hook], limit: int
+    claim: Claim,
+    task: Task[..., Any] | None,
+    context: JobContext,
+    hooks: Sequence[Hook],
+    limit: int,
+    residents: Residents = _NONE,
 ) -> Outcome:
     """Run the claim and say what it came to; never raises."""
-    started = time.monotonic()
+    locks = residents.locks(task) if task is not None and task.residents else ()
+    for lock in locks:
+        lock.acquire()
+    token = context.begin()
     try:
         if task is None:
             outcome = _unknown(claim)
         else:
-            with context.active():
-                outcome = _with_hooks(claim, task, context, hooks, limit)
-    except BaseException as error:  # a run without an outcome would stay running for ever
-        log.exception("job %d (%s): its run could not be ended as it should", claim.id, claim.task)
-        outcome = claim.ended(Ending.FAILED, error=storable(describe(error)), error_kind="internal")
-    _log(claim, outcome)
+            entered, failed = _entered(claim, task, context, hooks)
+            outcome = failed or _run(claim, task, context, limit, residents)
+            _left(claim, entered, outcome)
+    except BaseException as error:
+        outcome = _internal(claim, error)
+    finally:
+        context.end(token)
+        for lock in locks:
+            lock.release()
+    return _measured(claim, context, outcome)
+
+
+async def execute_async(
+    claim: Claim,
+    task: Task[..., Any],
+    context: JobContext,
+    hooks: Sequence[Hook],
+    limit: int,
+    residents: Residents = _NONE,
+) -> Outcome:
+    """The same on an event loop; cancelling it ends the run as cancelled, late or lost."""
+    held: list[Any] = []
+    token = context.begin()
+    try:
+        for lock in residents.locks(task) if task.residents else ():
+            await _acquired(lock)
+            held.append(lock)
+        entered, failed = _entered(claim, task, context, hooks)
+        outcome = failed or await _run_async(claim, task, context, limit, residents)
+        _left(claim, entered, outcome)
+    except asyncio.CancelledError:  # before it had begun
+        outcome = after_error(claim, _why_cancelled(context), task.retry)
+    except BaseException as error:
+        outcome = _internal(claim, error)
+    finally:
+        context.end(token)
+        for lock in held:
+            lock.release()
+    return _measured(claim, context, outcome)
+
+
+async def _acquired(lock: threading.Lock) -> None:
+    # Runs in threads may hold it, too, so no lock of the event loop would do.
+    while not lock.acquire(blocking=False):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
+    if outcome.ending is not Ending.COMPLETED:
+        _log(claim, outcome)
     return msgspec.structs.replace(
         outcome,
-        run_seconds=time.monotonic() - started,
+        run_seconds=time.monotonic() - (context.began or 0.0),
         wait_seconds=max(0.0, claim.taken - claim.due),
     )
+
+
+def _internal(claim: Claim, error: BaseException) -> Outcome:
+    """A run without an outcome would stay running for ever."""
+    log.error("job %d (%s): its run could not be ended as it should", claim.id, claim.task, exc_info=error)
+    return claim.ended(Ending.FAILED, error=storable(describe(error)), error_kind="internal")
 
 
 def _log(claim: Claim, outcome: Outcome) -> None:
@@ -68,10 +131,16 @@ def _unknown(claim: Claim) -> Outcome:
     return claim.ended(Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
 
 
-def _with_hooks(
-    claim: Claim, task: Task[..., Any], context: JobContext, hooks: Sequence[Hook], limit: int
-) -> Outcome:
-    entered: list[Generator[None, Outcome, None]] = []
+# -- the hooks around it -------------------------------------------------------------------------
+
+Entered = list[Generator[None, Outcome, None]]
+
+
+def _entered(
+    claim: Claim, task: Task[..., Any], context: JobContext, hooks: Sequence[Hook]
+) -> tuple[Entered, Outcome | None]:
+    """The hooks that were entered, and what the run has come to already if one of them raised."""
+    entered: Entered = []
     try:
         for hook in hooks:
             generator = hook(context)
@@ -79,9 +148,11 @@ def _with_hooks(
             entered.append(generator)
     except BaseException as error:
         log.exception("job %d (%s): a hook raised before the run", claim.id, claim.task)
-        outcome = after_error(claim, error, task.retry)
-    else:
-        outcome = _run(claim, task, context, limit)
+        return entered, after_error(claim, error, task.retry)
+    return entered, None
+
+
+def _left(claim: Claim, entered: Entered, outcome: Outcome) -> None:
     for generator in reversed(entered):
         try:
             generator.send(outcome)
@@ -92,22 +163,21 @@ def _with_hooks(
         else:
             generator.close()
             log.error("job %d (%s): a hook yielded more than once", claim.id, claim.task)
-    return outcome
 
 
-def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) -> Outcome:
-    try:
-        args, kwargs = task.binding.arguments(claim.args_json)
-    except Exception as error:  # it would fail the same way each time, so no attempt is burned
-        text = f"its arguments do not fit the task any more: {error}"
-        return claim.ended(Ending.FAILED, error=storable(text), error_kind="arguments")
-    if task.binding.takes_context:
-        args.insert(0, context)
+# -- the call itself -----------------------------------------------------------------------------
+
+
+def _run(
+    claim: Claim, task: Task[..., Any], context: JobContext, limit: int, residents: Residents
+) -> Outcome:
+    prepared = _prepared(claim, task, context, residents)
+    if isinstance(prepared, Outcome):
+        return prepared
+    args, kwargs = prepared
     try:
         result = task.function(*args, **kwargs)
         if hasattr(result, "__await__"):
-            import asyncio
-
             return asyncio.run(_awaited(result, claim, task, context, limit))
     except BaseException as error:
         outcome = after_error(claim, error, task.retry)
@@ -120,12 +190,47 @@ def _run(claim: Claim, task: Task[..., Any], context: JobContext, limit: int) ->
     return settling.outcome
 
 
-async def _awaited(
-    result: Awaitable[Any], claim: Claim, task: Task[..., Any], context: JobContext, limit: int
+async def _run_async(
+    claim: Claim, task: Task[..., Any], context: JobContext, limit: int, residents: Residents
 ) -> Outcome:
-    """The same for an async task, while its event loop still runs: its transaction may need that."""
+    prepared = _prepared(claim, task, context, residents)
+    if isinstance(prepared, Outcome):
+        return prepared
+    args, kwargs = prepared
+    try:
+        result = task.function(*args, **kwargs)
+    except BaseException as error:
+        return after_error(claim, error, task.retry)
+    if not hasattr(result, "__await__"):
+        return _returned(result, claim, task, limit)
+    return await _awaited(result, claim, task, context, limit)
+
+
+def _prepared(
+    claim: Claim, task: Task[..., Any], context: JobContext, residents: Residents
+) -> tuple[list[Any], dict[str, Any]] | Outcome:
+    """The arguments of the call; or the outcome, if they do not fit."""
+    try:
+        args, kwargs = task.binding.arguments(claim.args_json)
+    except Exception as error:  # it would fail the same way each time, so no attempt is burned
+        text = f"its arguments do not fit the task any more: {error}"
+        return claim.ended(Ending.FAILED, error=storable(text), error_kind="arguments")
+    if task.binding.takes_context:
+        args.insert(0, context)
+    if task.residents:
+        kwargs.update(residents.values(task))
+    return args, kwargs
+
+
+async def _awaited(
+    result: Any, claim: Claim, task: Task[..., Any], context: JobContext, limit: int
+) -> Outcome:
+    """Its transaction is settled here, while the event loop still runs: it may need that."""
     try:
         outcome = _returned(await result, claim, task, limit)
+    except asyncio.CancelledError as error:
+        asked = context.cancelled or context.lost or context.is_late
+        outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
     except BaseException as error:
         outcome = after_error(claim, error, task.retry)
     if (transaction := context.open_transaction) is None:
@@ -133,6 +238,15 @@ async def _awaited(
     with _Settling(claim, task, context, outcome) as settling:
         settling.outcome = await transaction.asettle(outcome, settling.report)
     return settling.outcome
+
+
+def _why_cancelled(context: JobContext) -> BaseException:
+    """What the cancelled coroutine was told by it."""
+    if context.cancelled:
+        return CancelRequested("cancelled while it ran")
+    if context.lost:
+        return ClaimLost(f"claim {context.claim} of job {context.id} was lost")
+    return RunTimedOut(f"it ran longer than its timeout of {context.timeout or 0:g} s")
 
 
 class _Settling:

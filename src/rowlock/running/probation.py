@@ -26,11 +26,15 @@ class Probation:
     def blocks(self, runs: Iterable[Run]) -> bool:
         """True while one of the runs needs this process for itself."""
         moment = time.monotonic()
-        return any(moment < run.started + run.claim.alone for run in _at_stake(runs))
+        return any(
+            run.claim.alone and moment < run.started + run.claim.alone and not run.context.lost
+            for run in list(runs)
+        )
 
     def may_start(self, runs: Iterable[Run]) -> bool:
         """True if such a job may be claimed: nothing else is at stake here, or it has waited too long."""
-        if not _at_stake(runs):
+        # Lost ones belong to others already: a death of this process would not charge them.
+        if all(run.context.lost for run in list(runs)):
             self._waiting_since = None
             return True
         moment = time.monotonic()
@@ -41,8 +45,3 @@ class Probation:
             elif self._waiting_since is None:
                 self._waiting_since = moment
         return self._waiting_since is not None and moment - self._waiting_since > _PATIENCE
-
-
-def _at_stake(runs: Iterable[Run]) -> list[Run]:
-    """The runs that a death of this process would charge; lost ones belong to others already."""
-    return [run for run in runs if not run.context.lost]

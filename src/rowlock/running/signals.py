@@ -1,6 +1,6 @@
-"""Signals to a stop: the first asks for a good end, the second for one at once.
+"""Signals to a stop: the first asks for a good end, the second for one at once. SIGUSR1 asks for the stacks.
 
-Portable: SIGBREAK where Windows has it; nothing at all outside the main thread.
+Portable: SIGBREAK where Windows has it, no SIGUSR1 there; nothing at all outside the main thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")
 
 
 @contextmanager
-def told_by_signals(stop: Callable[[int, bool], None]) -> Iterator[None]:
+def told_by_signals(
+    stop: Callable[[int, bool], None], show: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """While the block runs, call `stop(number, again)` at each signal; `again` is False for the first."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -29,6 +31,8 @@ def told_by_signals(stop: Callable[[int, bool], None]) -> Iterator[None]:
 
     wanted = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     before = {number: signal.signal(number, handle) for number in wanted}
+    if hasattr(signal, "SIGUSR1"):
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, lambda number, frame: show())
     try:
         yield
     finally:

@@ -204,6 +204,14 @@ class Store(Protocol):
         """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         ...
 
+    def tell(self, worker: str, info: dict[str, Any]) -> None:
+        """Put these members into the worker's info, for others to read."""
+        ...
+
+    def info(self, worker: str) -> dict[str, Any]:
+        """What the worker's row says beside its columns; empty if there is no such worker."""
+        ...
+
     # -- upkeep ----------------------------------------------------------------------------------
     def promote(self, most: int, now: float | None = None) -> int:
         """Move due scheduled jobs to queued, earliest first; returns how many."""

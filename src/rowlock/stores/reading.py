@@ -155,9 +155,15 @@ class SqlReads(ABC):
                 dead_at=self._maybe(row[12]),
                 ended=row[13],
                 running=row[14],
+                info=_json(row[15], {}),
             )
             for row in rows
         ]
+
+    def info(self, worker: str) -> dict[str, Any]:
+        with self._read() as db:
+            row = db.row("info", worker=worker)
+        return {} if row is None else dict(_json(row[0], {}))
 
     def minutes(self, since: int) -> list[Minute]:
         names = Minute.__struct_fields__

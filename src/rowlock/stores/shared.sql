@@ -123,6 +123,9 @@ DELETE FROM rowlock_logs
 WHERE job_id = :id AND id <= (
     SELECT id FROM rowlock_logs WHERE job_id = :id ORDER BY id DESC LIMIT 1 OFFSET :keep)
 
+-- name: info
+SELECT info FROM rowlock_workers WHERE id = :worker
+
 -- name: retire_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 

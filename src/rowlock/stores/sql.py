@@ -134,6 +134,10 @@ class SqlStore(ABC):
         with self._read() as db:
             return [(job, claim, bool(cancelled)) for job, claim, cancelled in db.rows("held", worker=worker)]
 
+    def tell(self, worker: str, info: dict[str, Any]) -> None:
+        with self._write() as tx:
+            tx.run("tell", worker=worker, info=_json(info))
+
     # -- upkeep ----------------------------------------------------------------------------------
 
     def promote(self, most: int, now: float | None = None) -> int:

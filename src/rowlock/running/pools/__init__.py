@@ -1,1 +1,29 @@
 """Where runs happen: one file per kind of pool, all behind the small protocol in `base.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rowlock.running.pools.base import Done, Pool
+from rowlock.running.residents import Residents
+from rowlock.task import POOLS, Task
+
+__all__ = ["POOLS", "kind_of", "make"]
+
+
+def kind_of(task: Task[..., Any] | None, default: str) -> str:
+    """The kind of pool that a task runs in: the one it asks for, or one that fits."""
+    if task is None:
+        return default
+    if task.pool is not None:
+        return task.pool
+    if task.is_async:
+        return "process" if default == "process" else "async"
+    return "thread" if default == "async" else default
+
+
+def make(kind: str, size: int, app: Any, done: Done, residents: Residents) -> Pool:
+    """A pool of that kind; each is imported when it is first needed."""
+    from rowlock.running.pools.thread import ThreadPool
+
+    return ThreadPool(size, app, done, residents)

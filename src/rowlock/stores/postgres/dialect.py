@@ -51,7 +51,7 @@ _TYPES = {
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
     ),
-    "json": ("args", "fields", "ids", "jobs", "queues", "result", "tasks"),
+    "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released"),

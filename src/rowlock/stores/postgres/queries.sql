@@ -135,6 +135,9 @@ ON CONFLICT (id) DO NOTHING
 -- name: beat
 UPDATE rowlock_workers SET beat_at = {now}, strategy = :strategy WHERE id = :worker AND dead_at IS NULL
 
+-- name: tell
+UPDATE rowlock_workers SET info = CAST(coalesce(CAST(info AS jsonb), '{}') || CAST(:info AS jsonb) AS json) WHERE id = :worker
+
 -- Those that are silent; and those that are dead and hold claims all the same, because a claim was being committed
 -- at the moment at which its worker was declared dead.
 -- name: silent_workers
@@ -158,7 +161,7 @@ SELECT extract(epoch FROM least(
 -- name: workers
 SELECT w.id, w.host, w.pid, w.version, CAST(w.queues AS json), w.tasks, w.strategy, w.concurrency, w.started_at, w.beat_at,
        extract(epoch FROM {now} - w.beat_at)::float8, w.lease, w.dead_at, w.ended,
-       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
+       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running'), w.info
 FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id
 
 -- Filters are hidden in coalesce: the planner would take two of them for so rare that it reads and sorts everything.

@@ -105,6 +105,9 @@ ON CONFLICT (id) DO NOTHING
 UPDATE rowlock_workers SET beat_at = {now}, beat_mono = :mono, strategy = :strategy
 WHERE id = :worker AND dead_at IS NULL
 
+-- name: tell
+UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE id = :worker
+
 -- A value from the future means that the machine was restarted: that worker is gone.
 -- name: silent_workers
 SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
@@ -119,7 +122,7 @@ SELECT min(beat_mono + lease) - :mono FROM rowlock_workers WHERE dead_at IS NULL
 -- name: workers
 SELECT w.id, w.host, w.pid, w.version, w.queues, w.tasks, w.strategy, w.concurrency, w.started_at, w.beat_at,
        :mono - w.beat_mono, w.lease, w.dead_at, w.ended,
-       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
+       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running'), w.info
 FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id
 
 -- The index is named where the planner, without ANALYZE, would walk the primary key instead.

@@ -1,0 +1,71 @@
+"""What the heartbeat's thread does for a worker between beats: reports, cancels, strays, questions.
+
+Touches runs only through the worker's hand.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rowlock.errors import StoreError
+
+if TYPE_CHECKING:
+    from rowlock.running.worker import Worker
+
+_TELL_EVERY = 5.0  # seconds between looks at whether the worker's row still says how it chooses
+
+
+class Chores:
+    """One worker's chores, about twice a second while anything runs."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._told: dict[str, Any] = {}
+        self._tell_at = 0.0
+
+    def run_once(self) -> None:
+        """Write what runs have said, hear who is to be cancelled and what is asked."""
+        worker = self._worker
+        suspected = worker.strays.suspected and not worker.exchanging
+        if not worker.hand.runs and not suspected:
+            return
+        self._report()
+        store = worker.store
+        held = store.held(worker.id)
+        worker.hand.cancelled((job, claim) for job, claim, cancelled in held if cancelled)
+        if suspected and not worker.exchanging:
+            worker.strays.run_once(worker.id, [(job, claim) for job, claim, _ in held])
+        self._answer()
+        self._tell()
+
+    def _report(self) -> None:
+        hand = self._worker.hand
+        with hand.reporting:
+            taken = hand.reports()
+            try:
+                self._worker.store.report([report for _, report in taken])
+            except StoreError:
+                for context, report in taken:
+                    context.give_back(report)
+                raise
+
+    def _answer(self) -> None:
+        """Somebody may have asked where the runs stand."""
+        info = self._worker.store.info(self._worker.id)
+        asked = info.get("stacks_asked")
+        if asked is not None and asked != info.get("stacks_answered"):
+            self._worker.store.tell(
+                self._worker.id, {"stacks_answered": asked, "stacks": self._worker.hand.stacks()}
+            )
+
+    def _tell(self) -> None:
+        """Keep the worker's row in step with how it chooses."""
+        moment = time.monotonic()
+        if moment < self._tell_at:
+            return
+        self._tell_at = moment + _TELL_EVERY
+        facts = self._worker.facts()
+        if facts != self._told:
+            self._worker.store.tell(self._worker.id, facts)
+            self._told = facts

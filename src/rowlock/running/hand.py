@@ -1,0 +1,302 @@
+"""The runs that one worker has in hand, from the claim to the outcome, and the pools that run them.
+
+Safe from any thread; it never touches the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rowlock.errors import RunTimedOut
+from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.retry import DEFAULT, after_error
+from rowlock.running.context import JobContext
+from rowlock.running.pools.base import Pool, Run
+from rowlock.running.prefetch import HORIZON, Prefetch
+from rowlock.stores.base import Store
+from rowlock.task import Task
+
+log = logging.getLogger("rowlock.worker")
+
+Key = tuple[int, int]  # job, claim
+_LONGEST_IN_LINE = 10 * HORIZON  # seconds after which a job that has not begun is left to other workers
+
+
+class Host(Protocol):
+    """What the runs need of their app."""
+
+    @property
+    def store(self) -> Store:
+        """The store that holds the jobs."""
+        ...
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task of that name or alias."""
+        ...
+
+
+class Station:
+    """One pool with its places, and what it has in hand."""
+
+    def __init__(self, pool: Pool, places: int, prefetch: int | None) -> None:
+        self.pool = pool
+        self.places = places
+        self.prefetch = Prefetch(places, prefetch)
+        self.slow = self.quick = 0
+
+    def count(self, run: Run, change: int) -> None:
+        """One more or one less in hand."""
+        if math.isinf(run.cost):
+            self.slow += change
+        else:
+            self.quick += change
+
+
+class Hand:
+    """All runs of one worker; each ends in one call of `ended(outcome, report)`."""
+
+    def __init__(
+        self,
+        app: Host,
+        stations: Mapping[str, Station],
+        station_of: Callable[[Task[..., Any] | None], str],
+        ended: Callable[[Outcome, Report | None], None],
+        grace: float,
+    ) -> None:
+        self._app = app
+        self._stations = stations
+        self._station_of = station_of
+        self._ended = ended
+        self._grace = grace
+        self._lock = threading.Lock()
+        self._limited: set[Run] = set()
+        self.reporting = threading.Lock()  # held while reports are taken and written
+        self.runs: dict[Key, Run] = {}
+
+    # -- how much to claim -----------------------------------------------------------------------
+
+    def wanted(self) -> int:
+        """How many jobs to claim now."""
+        return min(one.prefetch.wanted(one.slow, one.quick) for one in self._stations.values())
+
+    @property
+    def full(self) -> bool:
+        """True while nothing more could begin here."""
+        return any(one.slow >= one.places for one in self._stations.values())
+
+    def learn(self, outcomes: Iterable[Outcome]) -> None:
+        """Take note of how long runs took."""
+        for one in self._stations.values():
+            one.prefetch.learn(outcomes)
+
+    # -- from the claim to the outcome -----------------------------------------------------------
+
+    def take(self, claims: Sequence[Claim], wanted: int) -> list[Claim]:
+        """Hand the claims to their pools; returns those that belong to other workers."""
+        if not claims:
+            return []
+        tasks = [self._app.find_task(claim.task) for claim in claims]
+        names = [self._station_of(task) for task in tasks]
+        costs: list[float] = []
+        fit = len(claims)
+        for name, station in self._stations.items():
+            # What goes to another pool costs nothing here.
+            here = [
+                (station.prefetch.cost(claim, task) if task is not None else 0.0) if its == name else 0.0
+                for claim, task, its in zip(claims, tasks, names, strict=True)
+            ]
+            costs = here if len(self._stations) == 1 else [*map(max, costs or here, here)]
+            fit = min(fit, station.prefetch.fitting(here, station.slow))
+            station.prefetch.adapt(here, wanted)
+        store = self._app.store
+        batches: dict[str, list[Run]] = {name: [] for name in self._stations}
+        for claim, task, name, cost in zip(claims[:fit], tasks, names, costs):  # noqa: B905 - the first few
+            timeout = None if task is None else task.timeout
+            context = JobContext(claim, timeout, store=store, reporting=self.reporting)
+            run = Run(claim, task, context, cost)
+            batches[name].append(run)
+            self.runs[claim.id, claim.claim] = run
+            if timeout is not None:
+                self._limited.add(run)
+        for name, batch in batches.items():
+            if batch:
+                with self._lock:
+                    for run in batch:
+                        self._stations[name].count(run, 1)
+                self._stations[name].pool.submit(batch)
+        return list(claims[fit:])
+
+    def done(self, run: Run, outcome: Outcome) -> None:
+        """A run has ended; called by pools, from any thread."""
+        if self._settle(run):
+            self._put_down(run, outcome)
+        else:
+            log.warning("job %d (%s) ended after it was given up; dropped", run.claim.id, run.claim.task)
+
+    def _settle(self, run: Run) -> bool:
+        """True for the first who decides on this run."""
+        with self._lock:
+            if run.settled:
+                return False
+            run.settled = True
+            self._stations[self._station_of(run.task)].count(run, -1)
+            return True
+
+    def _put_down(self, run: Run, outcome: Outcome) -> None:
+        report = None
+        if run.context.spoke:
+            with self.reporting:  # what the heartbeat has in hand is written before the claim ends
+                report = run.context.take_report()
+        self._ended(outcome, report)
+        self.runs.pop((run.claim.id, run.claim.claim), None)
+        if run.context.timeout is not None:
+            self._limited.discard(run)
+
+    # -- what takes too long ---------------------------------------------------------------------
+
+    def give_up_on_stuck_runs(self) -> None:
+        """Settle the runs that did not stop within the grace after their timeout."""
+        moment = time.monotonic()
+        for run in list(self._limited):
+            deadline = run.context.deadline
+            if deadline is None or moment < deadline + self._grace or not self._settle(run):
+                continue
+            error = RunTimedOut(
+                f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
+            )
+            log.error("job %d (%s): %s; it is abandoned", run.claim.id, run.claim.task, error)
+            self._stations[self._station_of(run.task)].pool.abandon(run)
+            run.context.revoke()
+            self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
+
+    def time_to_next_deadline(self, longest: float) -> float:
+        """Seconds until a run has to be given up, or a line has to be looked at."""
+        if any(one.quick for one in self._stations.values()):
+            longest = min(longest, _LONGEST_IN_LINE)
+        deadlines = [
+            deadline for run in list(self._limited) if (deadline := run.context.deadline) is not None
+        ]
+        if not deadlines:
+            return longest
+        return min(longest, max(0.01, min(deadlines) + self._grace - time.monotonic()))
+
+    @property
+    def stuck(self) -> bool:
+        """True if a whole pool is held by runs that were given up."""
+        return any(one.pool.stuck >= one.places for one in self._stations.values())
+
+    def leave_what_waits_too_long(self) -> list[Claim]:
+        """The claims that waited for a place longer than they should: others may be idle."""
+        left: list[Claim] = []
+        moment = time.monotonic()
+        for station in self._stations.values():
+            if not station.quick:
+                continue
+            begun = [run for run in list(self.runs.values()) if run.context.began is not None]
+            late = any(
+                run.context.began is None and moment - run.started > _LONGEST_IN_LINE
+                for run in list(self.runs.values())
+            )
+            if late:
+                station.prefetch.slower_than_thought(
+                    (run.claim.task, moment - (run.context.began or moment)) for run in begun
+                )
+                left += self.take_back(station)
+        return left
+
+    def take_back(self, *stations: Station) -> list[Claim]:
+        """The claims that have not begun; they will not begin here any more."""
+        waiting = [run for one in stations or self._stations.values() for run in one.pool.take_back()]
+        claims = []
+        for run in waiting:
+            if self._settle(run):
+                self.runs.pop((run.claim.id, run.claim.claim), None)
+                self._limited.discard(run)
+                claims.append(run.claim)
+        return claims
+
+    # -- what runs are told ----------------------------------------------------------------------
+
+    def cancelled(self, keys: Iterable[Key]) -> None:
+        """Somebody asked to cancel these."""
+        for key in keys:
+            run = self.runs.get(key)
+            if run is not None and not run.context.cancelled:
+                run.context.cancelled = True
+                self._stations[self._station_of(run.task)].pool.cancel(run)
+
+    def lose(self) -> None:
+        """The worker was declared dead: its runs are told, and what they come to will be refused."""
+        for run in list(self.runs.values()):
+            run.context.lost = True
+
+    def give_back(self) -> None:
+        """End everything that is in hand: free of charge, unless it may be run only once."""
+        self.take_back_silently()
+        for run in list(self.runs.values()):
+            if self._settle(run):
+                run.context.lost = True  # it may still be running: it is told at its next call
+                self._put_down(run, _given_back(run))
+
+    def take_back_silently(self) -> None:
+        """What has not begun goes back as it came."""
+        for claim in self.take_back():
+            self._ended(claim.ended(Ending.RELEASED), None)
+
+    def reports(self) -> list[tuple[JobContext, Report]]:
+        """What the runs have said since the last time; `reporting` must be held."""
+        return [
+            (run.context, report)
+            for run in list(self.runs.values())
+            if run.context.spoke and (report := run.context.take_report())
+        ]
+
+    # -- where it stands -------------------------------------------------------------------------
+
+    def tasks(self) -> list[str]:
+        """The tasks of the runs, for log lines."""
+        return [run.claim.task for run in list(self.runs.values())]
+
+    def stacks(self) -> str:
+        """Where every run stands, for people."""
+        found = {run: text for one in self._stations.values() for run, text in one.pool.where().items()}
+        moment = time.monotonic()
+        parts = []
+        for run in list(self.runs.values()):
+            began = run.context.began
+            since = "has not begun" if began is None else f"for {moment - began:.1f} s"
+            head = f"job {run.claim.id} ({run.claim.task}), claim {run.claim.claim}, {since}"
+            parts.append(f"{head}\n{found.get(run, '')}".rstrip())
+        return "\n\n".join(parts) or "nothing runs"
+
+    def facts(self) -> dict[str, Any]:
+        """How the worker chooses, for `rowlock workers`."""
+        return {
+            name: {"places": one.places, "ahead": one.prefetch.ahead, "seconds": one.prefetch.shown()}
+            for name, one in self._stations.items()
+        }
+
+    # -- the pools -------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Get every pool ready; raises if one cannot."""
+        for one in self._stations.values():
+            one.pool.start()
+
+    def close(self) -> None:
+        """Let the pools go."""
+        for one in self._stations.values():
+            one.pool.close()
+
+
+def _given_back(run: Run) -> Outcome:
+    budget = run.claim.max_attempts or (run.task.retry.max_attempts if run.task else 0)
+    if budget == 1 and run.context.began is not None:
+        error = "its worker ended while it ran, and it is run at most once"
+        return run.claim.ended(Ending.FAILED, error=error, error_kind="worker_stopped")
+    return run.claim.ended(Ending.RELEASED)

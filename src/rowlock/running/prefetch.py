@@ -1,0 +1,88 @@
+"""How many jobs a worker claims ahead of its free places: as many as are worth a moment of work.
+
+Learns from what runs took, task by task; decides only, and claims nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rowlock.job import Claim, Outcome
+from rowlock.task import Task
+
+HORIZON = 0.03  # seconds of work that may wait here for a place
+MOST = 500  # claims in one exchange; more gain nothing, and hold the write lock for longer
+_MEMORY = 0.2  # how much the latest run says about the next
+
+
+class Prefetch:
+    """One worker's experience with its tasks, and the number of jobs it therefore claims ahead.
+
+    That number doubles with every exchange that brought only quick jobs, and falls to nothing with the
+    first that is not known to be quick: such a job is only claimed for a free place.
+    """
+
+    def __init__(self, places: int, most: int | None = None) -> None:
+        self._places = places
+        self._most = MOST if most is None else most
+        self._seconds: dict[str, float] = {}
+        self.ahead = 0
+
+    def shown(self) -> dict[str, float]:
+        """Seconds per run by task, for people."""
+        return {task: round(seconds, 6) for task, seconds in self._seconds.items()}
+
+    def learn(self, outcomes: Iterable[Outcome]) -> None:
+        """Take note of how long these runs took."""
+        known = self._seconds
+        for outcome in outcomes:
+            before = known.get(outcome.task)
+            took = outcome.run_seconds
+            known[outcome.task] = took if before is None else before + _MEMORY * (took - before)
+
+    def slower_than_thought(self, runs: Iterable[tuple[str, float]]) -> None:
+        """Others had to wait for these runs, which are not over yet: (task, seconds so far)."""
+        self.ahead = 0
+        for task, seconds in runs:
+            self._seconds[task] = max(seconds, self._seconds.get(task, 0.0))
+
+    def cost(self, claim: Claim, task: Task[..., Any] | None) -> float:
+        """The seconds that this job may take; infinite unless it is known to be quick.
+
+        One that may run only once is never taken for quick: if a neighbour kills the worker, a job that
+        merely waited here would be lost with it.
+        """
+        seconds = self._seconds.get(claim.task, math.inf)
+        if (
+            seconds > HORIZON
+            or claim.max_attempts == 1
+            or (task is not None and task.retry.max_attempts == 1)
+        ):
+            return math.inf
+        return seconds
+
+    def wanted(self, slow: int, quick: int) -> int:
+        """How many to claim, with so many slow and quick runs in hand."""
+        free = self._places - slow
+        return max(0, free + self.ahead - quick) if free > 0 else 0
+
+    def fitting(self, costs: Sequence[float], slow: int) -> int:
+        """How many of these claims, in their order, may stay here; the others belong to other workers."""
+        for number, cost in enumerate(costs):
+            if math.isinf(cost):
+                slow += 1
+                if slow > self._places:
+                    return number
+        return len(costs)
+
+    def adapt(self, costs: Sequence[float], wanted: int) -> None:
+        """Claim more or less ahead next time, by what came this time."""
+        if not costs:
+            return
+        if any(map(math.isinf, costs)):
+            self.ahead = 0
+        elif len(costs) == wanted:
+            worth = HORIZON * self._places / max(1e-6, sum(costs) / len(costs))
+            self.ahead = int(min(self._most, worth, 2 * self.ahead + self._places))

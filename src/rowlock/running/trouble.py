@@ -1,0 +1,36 @@
+"""What a worker does while its store cannot be used: says so once, and tries less and less often."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from rowlock.errors import StoreError
+
+log = logging.getLogger("rowlock.worker")
+
+_FIRST, _MOST = 0.1, 5.0
+
+
+class Trouble:
+    """How long it has lasted, in tries, and what was said about it."""
+
+    def __init__(self) -> None:
+        self.failing = 0
+        self._said = ""
+
+    def met(self, error: StoreError) -> float:
+        """The store could not be used; returns how many seconds to wait."""
+        if str(error) != self._said:  # once for each kind of trouble
+            log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
+        self._said = str(error)
+        self.failing += 1
+        wait = min(_MOST, _FIRST * 2.0 ** min(self.failing, 10))
+        return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the workers, hides nothing
+
+    def over(self) -> None:
+        """The store answered."""
+        if self.failing:
+            log.info("the store can be used again")
+            self._said = ""
+        self.failing = 0
