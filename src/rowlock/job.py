@@ -229,6 +229,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     written: bool = False  # by the task's own transaction; only to be counted
     lost: bool = False  # and refused by the fence, with all that the task wrote
 
+    @property
+    def is_usual(self) -> bool:
+        """True for a first-try completion: it leaves no history."""
+        return self.ending is Ending.COMPLETED and self.claim == 1
+
 
 class LogLine(msgspec.Struct, frozen=True):
     """One `ctx.log(...)` call."""

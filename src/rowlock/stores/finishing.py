@@ -39,7 +39,7 @@ def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
         delay=outcome.delay,
         charge=int(outcome.charge),
     )
-    if changed and not (outcome.ending is Ending.COMPLETED and outcome.claim == 1):
+    if changed and not outcome.is_usual:
         add_history(
             tx,
             outcome.id,

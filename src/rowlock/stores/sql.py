@@ -66,11 +66,7 @@ class SqlStore(ABC):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
-            lost = [
-                outcome
-                for outcome in outcomes
-                if not finish(tx, worker, outcome) and not (again and was_written(tx, outcome))
-            ]
+            lost = self._finish(tx, worker, outcomes, again)
             if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
                 self._hint(tx)
             for minute in minutes:
@@ -86,6 +82,14 @@ class SqlStore(ABC):
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             last = claims[-1].queue if claims else (want.after if want else "")
             return Exchange(without_expired(tx, worker, claims), lost, last)
+
+    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome], again: bool) -> list[Outcome]:
+        """Write the outcomes; returns those whose claims were lost."""
+        return [
+            outcome
+            for outcome in outcomes
+            if not finish(tx, worker, outcome) and not (again and was_written(tx, outcome))
+        ]
 
     def _anything_to_claim(self, want: Want | None, now: float | None) -> bool:
         if want is None or want.count < 1:

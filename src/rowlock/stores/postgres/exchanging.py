@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rowlock.job import Claim, Ending, Outcome, Want
+from rowlock.job import Claim, Outcome, Want
 from rowlock.stores.claiming import claim_of
 from rowlock.stores.postgres.dialect import DRAWN, exchange
 
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def is_usual(outcomes: Sequence[Outcome]) -> bool:
     """True if all are first-try completions: they leave no history."""
-    return all(outcome.ending is Ending.COMPLETED and outcome.claim == 1 for outcome in outcomes)
+    return all(outcome.is_usual for outcome in outcomes)
 
 
 def fits(want: Want) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
-from rowlock.job import Inserted, NewJob, utc
+from rowlock.job import Inserted, NewJob, Outcome, utc
 from rowlock.stores import queries
 from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.claiming import CLAIM_COLUMNS
@@ -39,6 +39,7 @@ from rowlock.stores.versions import check, migrations_in
 log = logging.getLogger("rowlock.sqlite")
 
 _OLDEST = (3, 35)
+_MANY = 4
 # What a claim will look like once `mark_taken` has been run on it.
 _TAKEN = {"claim": "j.claim + 1", "claimed_at": ":now", "claimed_by": ":worker"}
 _WORDS = {
@@ -98,8 +99,7 @@ class SqliteSession:
         # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
         one = f"{name}_one"
         rows = self.rows(one if values["count"] == 1 and one in _QUERIES else name, **values)
-        for row in rows:
-            self.run("mark_taken", id=row[0], worker=values["worker"])
+        self.each("mark_taken", [{"id": row[0], "worker": values["worker"]} for row in rows])
         return rows
 
     def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -278,6 +278,24 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
                 inserted = insert(tx.connection, jobs, tx.now)
         self._inserts += 1
         return inserted
+
+    # -- finishing -------------------------------------------------------------------------------
+
+    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome], again: bool) -> list[Outcome]:
+        # Many at once cost 6 us each against 14. If any claim was lost, that is undone and each is looked at.
+        usual = [outcome for outcome in outcomes if outcome.is_usual]
+        if len(usual) < _MANY or again:
+            return super()._finish(tx, worker, outcomes, again)
+        connection = cast(SqliteSession, tx).connection
+        connection.execute("SAVEPOINT finish")
+        done = connection.executemany(
+            _QUERIES["finish_completed"],
+            [{"id": one.id, "claim": one.claim, "result": one.result, "now": tx.now} for one in usual],
+        ).rowcount
+        if done < len(usual):
+            connection.execute("ROLLBACK TO finish")
+            return super()._finish(tx, worker, outcomes, again)
+        return super()._finish(tx, worker, [one for one in outcomes if not one.is_usual], again)
 
     # -- what SQLite has to be asked for ---------------------------------------------------------
 
