@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rowlock import RowlockError, __version__
-from rowlock.cli import database, demo, jobs, operate, produce, queues, target, watch, work
+from rowlock.cli import database, demo, jobs, operate, produce, queues, target, watch, work, workers
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain
 from rowlock.errors import StoreMissing
 
@@ -23,7 +23,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (work, produce, jobs, watch, operate, queues, database, demo):
+for group in (work, produce, jobs, watch, operate, queues, workers, database, demo):
     cli.add_typer(group.commands)
 
 

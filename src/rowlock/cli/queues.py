@@ -1,20 +1,19 @@
-"""`rowlock queues`, `pause`, `resume` and `workers`: how the queues stand, and who works on them.
+"""`rowlock queues`, `pause` and `resume`: how the queues stand.
 
 Lays out what the store says; counts nothing itself.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from rowlock import Rowlock, get_strategy
 from rowlock.cli import show, target
 from rowlock.cli.failing import note
 from rowlock.cli.options import Database, Json, QueueName, examples
-from rowlock.job import QueueRecord, WorkerRecord
+from rowlock.job import QueueRecord
 
 commands = typer.Typer()
 queues_commands = typer.Typer(
@@ -22,8 +21,6 @@ queues_commands = typer.Typer(
     epilog=examples("rowlock queues", "rowlock queues set gpu --strategy LIFO"),
 )
 commands.add_typer(queues_commands, name="queues", rich_help_panel="Queues and workers")
-
-_WIDE = 120  # columns from which host, process and version have room beside the worker's id
 
 
 @queues_commands.callback()
@@ -115,49 +112,3 @@ def _set_paused(name: str, database: str | None, paused: bool) -> None:
 
 def _find(app: Rowlock, name: str) -> QueueRecord | None:
     return next((record for record in app.store.queues() if record.name == name), None)
-
-
-@commands.command(
-    rich_help_panel="Queues and workers", epilog=examples("rowlock workers", "rowlock workers --all --json")
-)
-def workers(
-    everyone: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
-    database: Database = None,
-    json: Json = False,
-) -> None:
-    """List the workers: who lives, on which queues, how much it runs."""
-    app = target.queue_at(database)
-    records = [one for one in app.store.workers() if everyone or one.dead_at is None]
-    if json:
-        show.print_json([_plain(one) for one in records])
-        return
-    if not records:
-        hint = "" if everyone else " now (--all shows those that ended); start one: rowlock worker module:app"
-        show.console(stderr=True).print(f"no workers{hint}", soft_wrap=True)
-        return
-    wide = ("host", "pid", "version") if show.console().width >= _WIDE else ()
-    columns = ("worker", "status", "running", "strategy", "last beat", *wide, "queues")
-    rows = (
-        (
-            show.safe(one.id),
-            show.styled(status(one)),
-            f"{one.running}/{one.concurrency}",
-            one.strategy,
-            f"{show.duration((show.now() - one.beat_at).total_seconds())} ago",
-            *((show.safe(one.host), str(one.pid), show.safe(one.version)) if wide else ()),
-            show.safe(", ".join(one.queues) or "all"),
-        )
-        for one in records
-    )
-    show.out(show.table(columns, rows, right=("running", "pid")))
-
-
-def status(worker: WorkerRecord) -> str:
-    """`alive`, `silent` (its lease has run out) or `stopped` (it said goodbye)."""
-    if worker.alive:
-        return "alive"
-    return worker.ended or "silent"
-
-
-def _plain(worker: WorkerRecord) -> dict[str, Any]:
-    return {**msgspec.to_builtins(worker), "status": status(worker)}

@@ -18,11 +18,12 @@ from rowlock.cli import arriving, logs, show, target
 from rowlock.cli.failing import note
 from rowlock.cli.options import examples
 from rowlock.cli.queues import as_strategy
-from rowlock.running.worker import Worker
+from rowlock.running.worker import STOP_GRACE, Worker
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")
 
+EXIT_CODES = {"grace": 3, "stuck": 4}
 _TASKS_NAMED = 8
 
 
@@ -57,7 +58,22 @@ def worker(
             "--concurrency", "-c", metavar="NUMBER", help="Jobs at once; else ROWLOCK_CONCURRENCY, or 4."
         ),
     ] = None,
-    pool: Annotated[str, typer.Option(metavar="KIND", help="What runs the jobs: thread.")] = "thread",
+    pool: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND", help="What runs the jobs: thread, process or async. A task may ask for its own."
+        ),
+    ] = "thread",
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="The most jobs to claim ahead; else as many as are worth 30 ms. 0: none."
+        ),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
+    ] = STOP_GRACE,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="End when nothing is due or running.")
     ] = False,
@@ -69,13 +85,23 @@ def worker(
         str, typer.Option(metavar="FORMAT", help="text or json (one object per line).")
     ] = "text",
 ) -> None:
-    """Run an app's jobs. The first Ctrl-C (or SIGTERM) finishes what runs, the second stops at once."""
+    """Run an app's jobs. The first Ctrl-C (or SIGTERM) finishes what runs, the second stops at once.
+
+    Exit codes: 0 all in good order; 3 the grace was over and runs were given back; 4 all places were held by
+    runs that do not stop; 130 or 143 told twice. SIGUSR1 writes to the log where every run stands.
+    """
     logs.configure(
         _one_of("--log-level", log_level, logs.LEVELS), _one_of("--log-format", log_format, logs.FORMATS)
     )
     where, rowlock = target.the_app(app)
     made = rowlock.worker(
-        queues=queue or (), strategy=as_strategy(strategy), concurrency=concurrency, pool=pool, worker_id=name
+        queues=queue or (),
+        strategy=as_strategy(strategy),
+        concurrency=concurrency,
+        pool=pool,
+        worker_id=name,
+        grace=grace,
+        prefetch=prefetch,
     )
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
@@ -88,8 +114,10 @@ def worker(
         f"{getattr(tally, word)} {word}" for word in tally.__struct_fields__ if getattr(tally, word)
     )
     _announce(f"worker {id} ended: {done or 'nothing to do'}", log_format)
-    if made.stopped_now:
+    if made.ended == "now":
         raise typer.Exit(128 + (made.stopped_by or signal.SIGINT))
+    if made.ended in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[made.ended])
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -166,6 +166,11 @@ class Block:
         self._given = given
 
     def __enter__(self) -> Any:
+        if _on_event_loop():
+            raise ConfigurationError(
+                f"{self._context.task}: a blocking `with ctx.transaction()` would hold up the event loop; "
+                "in an async task write `async with ctx.transaction()`"
+            )
         transaction = self._context.begin_transaction(self._given)
         transaction.begin()
         return transaction.connection
@@ -188,6 +193,16 @@ class Block:
         transaction = self._context.open_transaction
         if error is not None and transaction is not None:
             await transaction.aabort()
+
+
+def _on_event_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class AsyncFace:

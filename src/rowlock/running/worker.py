@@ -196,6 +196,7 @@ class Worker:
         self._stop_at, self._said, self.ended = None, False, ""
         self._hand = self._new_hand()
         try:
+            self._load_residents()
             self._hand.open()
             with suppress(StoreBusy, StoreUnreachable):  # the loop goes on trying, and says so
                 self.register()
@@ -241,8 +242,8 @@ class Worker:
         self._finisher.delivered(got.lost)
         self._take(got, wanted)
         self.exchanging = False
-        if len(got.claims) >= wanted:  # every place is taken (short runs may have ended by now)
-            return hand.time_to_next_deadline(_LOOK_AROUND)
+        if len(got.claims) >= wanted:
+            return 0.0 if hand.wanted() else hand.time_to_next_deadline(_LOOK_AROUND)
         return min(self.poller.idle_wait(), hand.time_to_next_deadline(_LOOK_AROUND))
 
     def _take(self, got: Exchange, wanted: int) -> None:
@@ -333,6 +334,11 @@ class Worker:
             pool = pools.make(kind, size, self._app, hand.done, self._residents)
             stations[kind] = Station(pool, size, self._prefetch)
         return hand
+
+    def _load_residents(self) -> None:
+        """Those of the tasks that run in this process; a process pool loads its own in its children."""
+        here = [task for task in self._app.tasks.values() if self._station_of(task) != "process"]
+        self._residents.load(here)
 
     def _ended(self, outcome: Outcome, report: Any) -> None:
         self._finisher.add(outcome, report)

@@ -24,6 +24,10 @@ def kind_of(task: Task[..., Any] | None, default: str) -> str:
 
 def make(kind: str, size: int, app: Any, done: Done, residents: Residents) -> Pool:
     """A pool of that kind; each is imported when it is first needed."""
+    if kind == "async":
+        from rowlock.running.pools.coroutines import AsyncPool
+
+        return AsyncPool(app, done, residents)
     from rowlock.running.pools.thread import ThreadPool
 
     return ThreadPool(size, app, done, residents)

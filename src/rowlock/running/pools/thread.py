@@ -9,13 +9,13 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Sequence
 
 from rowlock.running.execute import execute
 from rowlock.running.pools.base import Done, Host, Run
 from rowlock.running.residents import Residents
+from rowlock.running.stacks import stack_of
 
 
 class ThreadPool:
@@ -83,11 +83,7 @@ class ThreadPool:
         frames = sys._current_frames()
         with self._lock:
             begun = dict(self._begun)
-        return {
-            run: "".join(traceback.format_stack(frames[thread]))
-            for run, thread in begun.items()
-            if thread in frames
-        }
+        return {run: stack_of(frames[thread]) for run, thread in begun.items() if thread in frames}
 
     def close(self) -> None:
         with self._lock:

@@ -1,0 +1,118 @@
+"""`rowlock workers`: who works on the queues, how it chooses, and where its runs stand.
+
+Lays out what the store says; counts nothing itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rowlock import Rowlock
+from rowlock.cli import show, target
+from rowlock.cli.failing import CommandFailed
+from rowlock.cli.options import Database, Json, examples
+from rowlock.job import WorkerRecord
+
+commands = typer.Typer()
+
+_WIDE = 120  # columns from which host, process and version have room beside the worker's id
+_PATIENCE = 10.0  # seconds that a worker may take to say where its runs stand
+_LOOK_EVERY = 0.2
+
+
+@commands.command(
+    rich_help_panel="Queues and workers",
+    epilog=examples(
+        "rowlock workers", "rowlock workers --all --json", "rowlock workers --stacks web-1:4711:a1b2c3"
+    ),
+)
+def workers(
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    stacks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Ask this worker where each of its runs stands, and show the stacks."
+        ),
+    ] = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """List the workers: who lives, on which queues, how much it runs."""
+    app = target.queue_at(database)
+    if stacks is not None:
+        text = _stacks_of(app, stacks)
+        show.print_json({"worker": stacks, "stacks": text}) if json else show.say(show.safe(text))
+        return
+    records = [one for one in app.store.workers() if everyone or one.dead_at is None]
+    if json:
+        show.print_json([_plain(one) for one in records])
+        return
+    if not records:
+        hint = "" if everyone else " now (--all shows those that ended); start one: rowlock worker module:app"
+        show.console(stderr=True).print(f"no workers{hint}", soft_wrap=True)
+        return
+    wide = ("host", "pid", "version") if show.console().width >= _WIDE else ()
+    columns = ("worker", "status", "running", "ahead", "strategy", "last beat", *wide, "queues")
+    rows = (
+        (
+            show.safe(one.id),
+            show.styled(status(one)),
+            f"{one.running}/{one.concurrency}",
+            _ahead(one),
+            one.strategy,
+            f"{show.duration((show.now() - one.beat_at).total_seconds())} ago",
+            *((show.safe(one.host), str(one.pid), show.safe(one.version)) if wide else ()),
+            show.safe(", ".join(one.queues) or "all"),
+        )
+        for one in records
+    )
+    show.out(show.table(columns, rows, right=("running", "ahead", "pid")))
+    for one in records:
+        loaded = one.info.get("residents", {})
+        if loaded and one.dead_at is None:
+            names = ", ".join(f"{name} ({seconds:.1f} s)" for name, seconds in loaded.items())
+            show.say(show.safe(f"{one.id} has loaded {names}"))
+
+
+def status(worker: WorkerRecord) -> str:
+    """`alive`, `silent` (its lease has run out) or `stopped` (it said goodbye)."""
+    if worker.alive:
+        return "alive"
+    return worker.ended or "silent"
+
+
+def _ahead(worker: WorkerRecord) -> str:
+    """How many jobs it claims ahead of its free places."""
+    return str(sum(pool.get("ahead", 0) for pool in worker.info.get("pools", {}).values()))
+
+
+def _stacks_of(app: Rowlock, id: str) -> str:
+    """Ask through the database, so that it works across machines; the worker answers while anything runs."""
+    worker = next((one for one in app.store.workers() if one.id == id), None)
+    if worker is None:
+        raise CommandFailed(f"there is no worker {id}; `rowlock workers` lists them")
+    if worker.dead_at is not None:
+        raise CommandFailed(f"worker {id} has ended")
+    if not worker.running:
+        return "nothing runs"
+    question = secrets.token_hex(4)
+    app.store.tell(id, {"stacks_asked": question})
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        info = app.store.info(id)
+        if info.get("stacks_answered") == question:
+            return str(info["stacks"])
+        time.sleep(_LOOK_EVERY)
+    raise CommandFailed(
+        f"worker {id} did not answer within {_PATIENCE:g} s: something may hold its interpreter; "
+        f"if you can reach process {worker.pid} on {worker.host}, py-spy shows where it stands"
+    )
+
+
+def _plain(worker: WorkerRecord) -> dict[str, Any]:
+    return {**msgspec.to_builtins(worker), "status": status(worker)}

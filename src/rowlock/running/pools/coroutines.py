@@ -1,0 +1,175 @@
+"""One event loop in a thread of its own, for `async def` tasks: thousands of them wait at once.
+
+Cancel and timeout cancel the coroutine. What blocks the loop blocks them all, and is named in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from rowlock.running.execute import execute, execute_async
+from rowlock.running.pools.base import Done, Host, Run
+from rowlock.running.residents import Residents
+from rowlock.running.stacks import stack_of
+
+log = logging.getLogger("rowlock.async")
+
+BLOCKED = 0.1  # seconds after which a blocked loop is worth a line
+_LOOK_EVERY = 0.02
+_AT_ONCE = 100  # coroutines that are begun before the loop comes round again
+_AFTER_DEADLINE = 0.001
+_GOODBYE = 1.0  # seconds that cancelled coroutines may take to clean up after the pool was closed
+
+
+class AsyncPool:
+    """Runs coroutines; the worker counts the places."""
+
+    def __init__(self, app: Host, done: Done, residents: Residents) -> None:
+        self._app = app
+        self._done = done
+        self._residents = residents
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self._coroutines: dict[Run, asyncio.Task[None]] = {}
+        self._abandoned: set[Run] = set()
+        self._alive_at = 0.0  # when the loop last came round
+        self._round: asyncio.TimerHandle | None = None
+
+    @property
+    def stuck(self) -> int:
+        """How many abandoned coroutines go on all the same."""
+        return len(self._abandoned)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        self._watcher.start()
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        self._call(self._begin, runs)
+
+    def take_back(self) -> list[Run]:
+        return []  # all begin at once
+
+    def cancel(self, run: Run) -> None:
+        self._call(self._cancel, run)
+
+    def abandon(self, run: Run) -> None:
+        if run in self._coroutines:
+            self._abandoned.add(run)
+            self._call(self._cancel, run)
+
+    def where(self) -> dict[Run, str]:
+        return {run: _stack_of(task) for run, task in list(self._coroutines.items())}
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self._call(self._say_goodbye)
+
+    def _call(self, function: object, *values: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *values)  # type: ignore[arg-type]
+
+    # -- in the loop's thread --------------------------------------------------------------------
+
+    def _live(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._ready.set()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _begin(self, runs: Sequence[Run]) -> None:
+        assert self._loop is not None
+        if self._round is None:
+            self._come_round(first=True)
+        for run in runs[:_AT_ONCE]:
+            self._coroutines[run] = self._loop.create_task(self._drive(run))
+        if len(runs) > _AT_ONCE:
+            self._loop.call_soon(self._begin, runs[_AT_ONCE:])
+
+    async def _drive(self, run: Run) -> None:
+        app, task = self._app, run.task
+        if task is None:  # a task that this worker does not know: nothing is awaited
+            outcome = execute(run.claim, None, run.context, app.hooks, app.max_payload_bytes)
+        else:
+            assert self._loop is not None
+            if run.context.timeout is not None:
+                after = run.context.timeout + _AFTER_DEADLINE
+                bell = self._loop.call_later(after, self._cancel, run)
+            outcome = await execute_async(
+                run.claim, task, run.context, app.hooks, app.max_payload_bytes, self._residents
+            )
+            if run.context.timeout is not None:
+                bell.cancel()
+        self._coroutines.pop(run, None)
+        if run in self._abandoned:
+            self._abandoned.discard(run)
+        else:
+            self._done(run, outcome)
+
+    def _cancel(self, run: Run) -> None:
+        if (task := self._coroutines.get(run)) is not None:
+            task.cancel()
+
+    def _come_round(self, first: bool = False) -> None:
+        self._alive_at, self._round = time.monotonic(), None
+        if self._loop is not None and (first or self._coroutines):
+            self._round = self._loop.call_later(_LOOK_EVERY, self._come_round)
+
+    def _say_goodbye(self) -> None:
+        """The worker is leaving: coroutines that are still there get the chance to clean up."""
+        assert self._loop is not None
+        waiting = list(self._coroutines.values())
+        for task in waiting:
+            task.cancel()
+        self._loop.call_later(_GOODBYE if waiting else 0, self._loop.stop)
+
+    # -- in the watcher's thread -----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        suspect, told = None, False
+        while not self._closed.wait(_LOOK_EVERY if self._coroutines else BLOCKED):
+            late = time.monotonic() - self._alive_at
+            if not self._coroutines or late < 2 * _LOOK_EVERY:
+                suspect, told = None, False
+                continue
+            # Thousands of short steps take their time, too: one that blocks is still the same one later.
+            current = asyncio.current_task(self._loop)
+            if late >= BLOCKED and current is suspect and not told:
+                told = True
+                log.warning(
+                    "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
+                    self._name_of(current),
+                    late * 1000,
+                    self._stack(),
+                )
+            suspect = current
+
+    def _name_of(self, task: asyncio.Task[object] | None) -> str:
+        for run, known in list(self._coroutines.items()):
+            if known is task:
+                return f"job {run.claim.id} ({run.claim.task})"
+        return "something"
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "" if frame is None else stack_of(frame)
+
+
+def _stack_of(task: asyncio.Task[None]) -> str:
+    text = io.StringIO()
+    task.print_stack(file=text)
+    return text.getvalue()

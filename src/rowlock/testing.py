@@ -1,0 +1,31 @@
+"""Help for tests of code that uses rowlock: run what is queued, put something cheap in a resident's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rowlock.app import Rowlock
+from rowlock.running.finisher import Tally
+from rowlock.running.residents import replaced
+
+
+@contextmanager
+def resident_replaced(load: Callable[[], Any], value: Any) -> Iterator[None]:
+    """While the block runs, tasks that ask for `resident(load)` get `value`, in workers of this process."""
+    before = replaced.get(load)
+    replaced[load] = lambda: value
+    try:
+        yield
+    finally:
+        if before is None:
+            del replaced[load]
+        else:
+            replaced[load] = before
+
+
+def run_all(app: Rowlock, **options: Any) -> Tally:
+    """Run all that is due, here and now, in one thread; returns what was done."""
+    options.setdefault("concurrency", 1)
+    return app.worker(**options).run(until_empty=True)
