@@ -79,6 +79,8 @@ async def execute_async(
         _left(claim, entered, outcome)
     except asyncio.CancelledError:  # before it had begun
         outcome = after_error(claim, _why_cancelled(context), task.retry)
+    except GeneratorExit:
+        raise
     except BaseException as error:
         outcome = _internal(claim, error)
     finally:
@@ -231,6 +233,8 @@ async def _awaited(
     except asyncio.CancelledError as error:
         asked = context.cancelled or context.lost or context.is_late
         outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
+    except GeneratorExit:
+        raise
     except BaseException as error:
         outcome = after_error(claim, error, task.retry)
     if (transaction := context.open_transaction) is None:

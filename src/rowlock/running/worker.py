@@ -226,7 +226,7 @@ class Worker:
             if not (wanted or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
                 return hand.time_to_next_deadline(_LOOK_AROUND)
-            self.exchanging = True
+            self.exchanging, strategy = True, self.strategy
             got = self.poller.exchange(wanted, batch.outcomes, batch.reports, batch.minutes, alone=alone)
         except WorkerGone:
             self.exchanging = False
@@ -240,13 +240,13 @@ class Worker:
         self._trouble.over()
         hand.learn(batch.outcomes)
         self._finisher.delivered(got.lost)
-        self._take(got, wanted)
+        self._take(got, wanted, still_in_order=self.strategy == strategy)
         self.exchanging = False
         if len(got.claims) >= wanted:
             return 0.0 if hand.wanted() else hand.time_to_next_deadline(_LOOK_AROUND)
         return min(self.poller.idle_wait(), hand.time_to_next_deadline(_LOOK_AROUND))
 
-    def _take(self, got: Exchange, wanted: int) -> None:
+    def _take(self, got: Exchange, wanted: int, still_in_order: bool) -> None:
         for outcome in got.lost:
             log.warning(
                 "job %d (%s): claim %d was lost, its outcome %s is dropped",
@@ -255,7 +255,8 @@ class Worker:
                 outcome.claim,
                 outcome.ending,
             )
-        left = [*self._hand.take(got.claims, wanted), *self._hand.leave_what_waits_too_long()]
+        left = self._hand.take(got.claims, wanted) if still_in_order else got.claims
+        left = [*left, *self._hand.leave_what_waits_too_long()]
         if left:
             log.debug("%d jobs are left to other workers: they would have to wait here", len(left))
         for claim in left:
