@@ -112,6 +112,18 @@ def test_one_run_at_a_time_uses_it(app: Rowlock) -> None:
     assert (model.uses, model.most_users) == (8, 1)
 
 
+def test_no_more_is_claimed_than_can_use_it(app: Rowlock) -> None:
+    in_hand: list[int] = []
+
+    @app.task
+    def work(model: Model = resident(Model)) -> None:
+        in_hand.append(app.stats()["running"])
+
+    work.enqueue_many([{}] * 4)
+    assert app.worker(concurrency=4, prefetch=0).run(until_empty=True).completed == 4
+    assert in_hand == [1, 1, 1, 1]
+
+
 def test_shared_it_is_used_by_several_runs_at_once(app: Rowlock) -> None:
     model, together = Model(), threading.Barrier(3)
 

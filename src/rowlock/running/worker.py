@@ -331,10 +331,20 @@ class Worker:
         hand = Hand(self._app, stations, self._station_of, self._ended, self._timeout_grace)
         kinds = {self._station_of(task) for task in self._app.tasks.values()}
         for kind in sorted(kinds or {self._station_of(None)}):
-            size = self._given_concurrency or CONCURRENCY[kind]
+            size = self._places_in(kind)
             pool = pools.make(kind, size, self._app, hand.done, self._residents)
             stations[kind] = Station(pool, size, self._prefetch)
         return hand
+
+    def _places_in(self, kind: str) -> int:
+        size = self._given_concurrency or CONCURRENCY[kind]
+        asked = [
+            {one.key for one in task.residents.values() if not one.shared}
+            for task in self._app.tasks.values()
+            if self._station_of(task) == kind
+        ]
+        # One object that all of them need, one after the other: claiming more would only keep it from others.
+        return 1 if kind != "process" and asked and set.intersection(*asked) else size
 
     def _load_residents(self) -> None:
         """Those of the tasks that run in this process; a process pool loads its own in its children."""
