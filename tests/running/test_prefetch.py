@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rowlock import ConfigurationError, JobContext, Rowlock, State
 from rowlock.job import Ending
 from rowlock.running.prefetch import HORIZON, MOST, Prefetch
+from rowlock.task import Task
 from tests.eventually import eventually
 from tests.test_strategies import claim
 
 
+def task(**options: Any) -> Task[..., Any]:
+    return Task(Rowlock(), lambda: None, name="work", **options)
+
+
 def experienced(places: int = 2, most: int | None = None, **seconds: float) -> Prefetch:
     made = Prefetch(places, most)
-    for task, took in seconds.items():
-        made.learn([claim(1, 0, task=task).ended(Ending.COMPLETED, run_seconds=took)])
+    for name, took in seconds.items():
+        made.learn([claim(1, 0, task=name).ended(Ending.COMPLETED, run_seconds=took)])
     return made
 
 
@@ -27,7 +33,7 @@ def test_what_is_not_known_to_be_quick_is_claimed_for_free_places_only() -> None
     assert prefetch.wanted(slow=0, quick=0) == 4
     assert prefetch.wanted(slow=3, quick=0) == 1
     assert prefetch.wanted(slow=4, quick=0) == 0
-    assert math.isinf(prefetch.cost(claim(1, 0), None))
+    assert math.isinf(prefetch.cost("work", task()))
 
 
 def test_quick_jobs_come_by_the_hundreds_after_a_few_exchanges() -> None:
@@ -35,7 +41,7 @@ def test_quick_jobs_come_by_the_hundreds_after_a_few_exchanges() -> None:
     seen = []
     for _ in range(12):
         wanted = prefetch.wanted(slow=0, quick=0)
-        prefetch.adapt([prefetch.cost(claim(1, 0, task="work"), None)] * wanted, wanted)
+        prefetch.adapt([prefetch.cost("work", task())] * wanted, wanted)
         seen.append(prefetch.ahead)
     assert seen[:3] == [2, 6, 14]
     assert seen[-1] == MOST
@@ -66,15 +72,15 @@ def test_claims_beyond_the_places_belong_to_others() -> None:
 
 def test_what_may_run_only_once_is_never_claimed_ahead() -> None:
     prefetch = experienced(work=0.00001)
-    assert math.isinf(prefetch.cost(claim(1, 0, task="work", max_attempts=1), None))
-    assert not math.isinf(prefetch.cost(claim(1, 0, task="work"), None))
+    assert math.isinf(prefetch.cost("work", task(retry=False)))
+    assert not math.isinf(prefetch.cost("work", task()))
 
 
 def test_a_task_that_became_slow_is_forgotten_as_quick() -> None:
     prefetch = experienced(work=0.00001)
     prefetch.slower_than_thought([("work", 5.0)])
     assert prefetch.ahead == 0
-    assert math.isinf(prefetch.cost(claim(1, 0, task="work"), None))
+    assert math.isinf(prefetch.cost("work", task()))
 
 
 @pytest.mark.parametrize("most", [0, 3])
