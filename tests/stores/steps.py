@@ -68,12 +68,20 @@ def events(store: Store, id: int) -> list[str]:
     return [entry.event for entry in store.history(id)]
 
 
+def table(store: Any, name: str) -> str:
+    """A table's name as a statement has to write it: PostgreSQL's are in the store's schema."""
+    return qualified(name, store.address.schema) if hasattr(store, "address") else name
+
+
+def run_sql(store: Any, *statements: str) -> list[Any]:
+    """Run statements of a test's own in one transaction; returns the rows of the last."""
+    with store._write() as tx:
+        connection = tx.connection if hasattr(tx, "connection") else tx.link.cursor
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
 def emptied(store: Any) -> None:
     """Delete every row, so that one database serves many stories; numbers go on where they were."""
-    statements = [f"DELETE FROM rowlock_{table}" for table in _TABLES]
-    with store._write() as tx:
-        if hasattr(tx, "connection"):
-            for statement in statements:
-                tx.connection.execute(statement)
-        else:
-            tx.link.cursor.execute(qualified("; ".join(statements), store.address.schema))
+    run_sql(store, *(f"DELETE FROM {table(store, f'rowlock_{name}')}" for name in _TABLES))
