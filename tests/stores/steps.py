@@ -6,6 +6,9 @@ from typing import Any
 
 from rowlock.job import Claim, Ending, Job, NewJob, Outcome, Want
 from rowlock.stores.base import Registration, Store
+from rowlock.stores.queries import qualified
+
+_TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues")
 
 
 def new(task: str = "work", **fields: Any) -> NewJob:
@@ -63,3 +66,22 @@ def state(store: Store, id: int) -> str:
 
 def events(store: Store, id: int) -> list[str]:
     return [entry.event for entry in store.history(id)]
+
+
+def table(store: Any, name: str) -> str:
+    """A table's name as a statement has to write it: PostgreSQL's are in the store's schema."""
+    return qualified(name, store.address.schema) if hasattr(store, "address") else name
+
+
+def run_sql(store: Any, *statements: str) -> list[Any]:
+    """Run statements of a test's own in one transaction; returns the rows of the last."""
+    with store._write() as tx:
+        connection = tx.connection if hasattr(tx, "connection") else tx.link.cursor
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def emptied(store: Any) -> None:
+    """Delete every row, so that one database serves many stories; numbers go on where they were."""
+    run_sql(store, *(f"DELETE FROM {table(store, f'rowlock_{name}')}" for name in _TABLES))

@@ -14,7 +14,7 @@ import pytest
 
 from rowlock import Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
-from rowlock.job import Ending, Want
+from rowlock.job import Ending, Progress, Report, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.postgres import PostgresStore
@@ -178,6 +178,35 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
         tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, alone=1)
         assert store.beat(other, "FIFO")
         assert len(take(store, other)) == 1
+
+
+def test_a_report_that_was_held_up_does_not_hide_the_newer_runs(
+    store: PostgresStore, postgres_schema: str, postgres_url: str
+) -> None:
+    """Its statement saw that its claim held; when it comes to write, the next run has reported already."""
+    schema = postgres_schema.rpartition("=")[2]
+    hold_up = f"""
+        CREATE FUNCTION {schema}.hold_up() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NEW; END';
+        CREATE TRIGGER held_up BEFORE INSERT ON {schema}.rowlock_progress FOR EACH ROW
+            WHEN (NEW.claim = 1) EXECUTE FUNCTION {schema}.hold_up()"""
+    (id,) = add(store)
+    take(store, worker(store, "old"))
+    late = Report(id=id, claim=1, progress=Progress(1))
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute(hold_up.encode())
+        other.execute("SELECT pg_advisory_lock(17)")
+        thread = threading.Thread(target=lambda: store.report([late]))
+        thread.start()
+        eventually(
+            lambda: other.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND objid = 17").fetchall()
+        )
+        store.retire("old")
+        (claim,) = take(store, worker(store, "new"))
+        store.report([Report(id=id, claim=claim.claim, progress=Progress(2))])
+        other.execute("SELECT pg_advisory_unlock(17)")
+        thread.join()
+    assert job(store, id).progress == Progress(2)
 
 
 # -- who is told ---------------------------------------------------------------------------------

@@ -158,7 +158,10 @@ def test_upkeep_and_reads_use_their_index(
 
 @pytest.mark.parametrize(
     "name",
-    ["finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled", "promote"],
+    [
+        *("finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled"),
+        *("promote", "cancel", "rescue_requeue", "retry_job"),
+    ],
 )
 def test_finishing_goes_by_the_primary_key(
     backlog: SqliteStore, other: sqlite3.Connection, name: str

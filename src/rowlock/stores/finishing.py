@@ -91,9 +91,9 @@ def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim
 
 
 def expire(tx: Session, job: int, claim: int, worker: str | None = None) -> None:
-    """Fail a job whose deadline to start has passed."""
-    tx.run("expire", id=job, claim=claim, error=DEADLINE_PASSED)
-    add_history(tx, job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired")
+    """Fail a job whose deadline to start has passed, unless it came to something else in the meantime."""
+    if tx.run("expire", id=job, claim=claim, error=DEADLINE_PASSED):
+        add_history(tx, job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired")
 
 
 def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
@@ -122,10 +122,11 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
                 "finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died"
             )
         else:
-            fate = State.QUEUED
             survived = math.ceil(died_by - started_at) if charge else 0
             alone = max(1, min(survived, LONGEST_ALONE))
-            changed = tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
+            states = tx.rows("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
+            changed = len(states)
+            fate = State(states[0][0]) if states else State.QUEUED
         if not changed:  # its worker came back in time for this one
             continue
         add_history(

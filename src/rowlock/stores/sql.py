@@ -219,13 +219,15 @@ class SqlStore(ABC):
         old = [row for row in page if row[2] <= newest]
         limits = {State.COMPLETED: keep.completed, State.FAILED: keep.failed, State.CANCELLED: keep.failed}
         doomed = [row[0] for row in old if row[1] in limits and row[3] <= moment - limits[row[1]]]
+        deleted: list[int] = []
         if doomed:
+            ages = {"keep_completed": keep.completed, "keep_failed": keep.failed}
             with self._write(now) as tx:
-                deleted = [row[0] for row in tx.rows("prune_jobs", ids=_json(doomed))]
+                deleted = [row[0] for row in tx.rows("prune_jobs", ids=_json(doomed), **ages)]
                 for side_table in ("prune_history", "prune_logs", "prune_progress"):
                     tx.run(side_table, ids=_json(deleted))
         more = len(page) == most and page[-1][2] <= newest
-        return len(doomed), (page[-1][0] if more else 0)
+        return len(deleted), (page[-1][0] if more else 0)
 
     def prune_records(self, age: float, now: float | None = None) -> None:
         """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
@@ -241,12 +243,9 @@ class SqlStore(ABC):
 
     def cancel(self, job: int, now: float | None = None) -> None:
         with self._write(now) as tx:
-            if tx.run("cancel_waiting", id=job):
-                add_history(tx, job, tx.row("retry_facts", id=job)[0], "cancelled", error_kind="operator")
-            elif tx.run("cancel_running", id=job):
-                add_history(
-                    tx, job, tx.row("retry_facts", id=job)[0], "cancel asked for", error_kind="operator"
-                )
+            for state, claim in tx.rows("cancel", id=job):
+                event = "cancel asked for" if state == State.RUNNING else "cancelled"
+                add_history(tx, job, claim, event, error_kind="operator")
 
     def retry(self, job: int, now: float | None = None) -> None:
         with self._write(now) as tx:
@@ -265,7 +264,8 @@ class SqlStore(ABC):
                         f"job {job} cannot be retried: job {holder[0]} holds its unique key {unique_key!r}; "
                         "wait for that one or cancel it"
                     )
-            tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0])
+            if not tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0]):
+                raise WrongState(f"job {job} was changed or deleted at this very moment; look at it again")
             add_history(tx, job, claim, "retried", error_kind="operator")
             self._hint(tx)
 

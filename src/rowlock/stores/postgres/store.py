@@ -166,17 +166,31 @@ class PostgresStore(ConnectedStore):
             raise self._unknown(error) from error
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
-        if answer.special or (exchanging.is_drawn(want) and answer.alive and not answer.claims):
-            got = self._step_by_step(worker, (), want, now)
-            return Exchange(got.claims, answer.lost, got.last_queue)
-        if not answer.alive and not outcomes:
-            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         claims = answer.claims
         last = claims[-1].queue if claims else want.after
-        if answer.leaves_places(want):
-            rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
-            claims = claims + self.exchange(worker, (), rest, now=now).claims
+        try:
+            if not answer.alive:
+                raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+            if answer.special or (exchanging.is_drawn(want) and not claims):
+                got = self._step_by_step(worker, (), want, now)
+                return Exchange(got.claims, answer.lost, got.last_queue)
+            if answer.leaves_places(want):
+                rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
+                claims = claims + self.exchange(worker, (), rest, now=now).claims
+        except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
+            if not outcomes and not claims:
+                raise
         return Exchange(self._in_time(worker, claims, now), answer.lost, last)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def retry(self, job: int, now: float | None = None) -> None:
+        try:
+            super().retry(job, now)
+        except StoreError as error:
+            if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+                raise
+            super().retry(job, now)  # somebody took its unique key just now: this time that is seen, and said
 
     # -- waking ----------------------------------------------------------------------------------
 
