@@ -194,7 +194,7 @@ class Verdict:
     states: Counter[str]
     claims: int  # all that were made
     taken_back: int  # of these
-    refused: int  # runs that came to their end after their claim was taken back
+    in_vain: int  # runs that came to their end and were not believed
     charged: int  # attempts, over all jobs
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -221,7 +221,7 @@ class Verdict:
         return (
             f"{states}; lost {self.lost}; effects applied twice {self.doubled}; "
             f"stale writes accepted {self.stale}; claims {self.claims}, taken back {self.taken_back}, "
-            f"refused {self.refused}; attempts charged {self.charged}; breaches {len(self.breaches)}"
+            f"ended in vain {self.in_vain}; attempts charged {self.charged}; breaches {len(self.breaches)}"
         )
 
 
@@ -235,7 +235,7 @@ def check(history: History) -> Verdict:
         states=Counter(row.state for row in history.jobs.values()),
         claims=sum(row.claim for row in history.jobs.values()),
         taken_back=len(taken_back),
-        refused=len(taken_back & ended),
+        in_vain=len(taken_back & ended),
         charged=sum(row.failures for row in history.jobs.values()),
         kinds=Counter(breach.kind for breach in breaches),
     )

@@ -133,7 +133,7 @@ def test_a_good_history_passes() -> None:
     verdict = check(GOOD)
     verdict.must_be_clean()
     assert (verdict.lost, verdict.doubled, verdict.stale) == (0, 0, 0)
-    assert (verdict.claims, verdict.taken_back, verdict.refused, verdict.charged) == (6, 2, 1, 4)
+    assert (verdict.claims, verdict.taken_back, verdict.in_vain, verdict.charged) == (6, 2, 1, 4)
 
 
 @pytest.mark.parametrize("case", BAD)
