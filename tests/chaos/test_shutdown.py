@@ -50,9 +50,8 @@ def test_sigterm_at_a_hundred_random_moments(start_storm: StartStorm) -> None:
     began = time.monotonic()
     codes = terminate_at_random(storm, times)
     verdict = storm.verdict()
-    say(
-        f"{storm.name}: {times} times SIGTERM in {time.monotonic() - began:.0f} s, codes {set(codes)}; {verdict}"
-    )
+    took = time.monotonic() - began
+    say(f"{storm.name}: {times} times SIGTERM in {took:.0f} s, exit codes {set(codes)}; {verdict}")
     verdict.must_be_clean()
     assert set(codes) == {0}
     assert verdict.charged == 0
