@@ -79,25 +79,29 @@ def test_two_hundred_freezes_past_the_lease(start_storm: StartStorm) -> None:
     assert verdict.in_vain > 0
 
 
-def freeze_all_together(storm: Storm, rounds: int) -> None:
-    """Let all workers stop and go on together, as a suspended machine does."""
+def freeze_all_together(storm: Storm, rounds: int) -> int:
+    """Let all workers stop and go on together, as a suspended machine does; returns how many claims froze."""
+    claims = 0
     for _ in range(rounds):
-        if storm.unfinished() < 40:
-            storm.wait_for_end(storm.start_producer(40, seconds=0.1, faults=False))
-        storm.pass_time(storm.random.uniform(0.05, 0.3))
+        if storm.unfinished() < 20:
+            storm.wait_for_end(storm.start_producer(20, seconds=0.5, faults=False))
+        eventually(storm.running)
+        storm.pass_time(storm.random.uniform(0.0, 0.3))
         everybody = storm.living("work")
         for worker in everybody:
             storm.freeze(worker)
+        claims += storm.running()
         storm.pass_time(storm.lease * storm.random.uniform(1.1, 1.5))
         for worker in storm.random.sample(everybody, len(everybody)):
             storm.thaw(worker)
         storm.pass_time(storm.lease / 2)
+    return claims
 
 
 def test_workers_that_were_frozen_together_do_not_bury_each_other(start_storm: StartStorm) -> None:
     storm = start_storm(lease=2.0)
     storm.start_workers(4)
-    freeze_all_together(storm, rounds=1)
+    assert freeze_all_together(storm, rounds=1) > 0
     storm.drain()
     verdict = storm.verdict()
     verdict.must_be_clean()
@@ -110,9 +114,9 @@ def test_frozen_together_again_and_again(start_storm: StartStorm) -> None:
     storm = start_storm(lease=2.0)
     rounds = chosen_size(40)
     storm.start_workers(6)
-    freeze_all_together(storm, rounds)
+    claims = freeze_all_together(storm, rounds)
     storm.drain(120)
     verdict = storm.verdict()
-    say(f"{storm.name}: {rounds} times 6 workers frozen together; {verdict}")
+    say(f"{storm.name}: {rounds} times 6 workers frozen together, with {claims} claims; {verdict}")
     verdict.must_be_clean()
     assert (verdict.charged, verdict.taken_back) == (0, 0)
