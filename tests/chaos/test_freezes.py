@@ -33,12 +33,12 @@ def test_a_worker_that_was_frozen_past_its_lease_changes_nothing(start_storm: St
     storm = start_storm(lease=1.0)
     (frozen,) = storm.start_workers(1)
     jobs = [storm.app.enqueue(task, {"seconds": 0.3}).id for task in ("apply", "plain")]
-    eventually(lambda: started(storm, frozen) == {(job, 1) for job in jobs})
+    eventually(lambda: started(storm, frozen) == {(job, 1) for job in jobs}, timeout=30)
     storm.freeze(frozen)
     storm.start_workers(1)
     storm.drain()
     storm.thaw(frozen)
-    eventually(lambda: {(job, 1) for job in jobs} <= ended(storm))
+    eventually(lambda: {(job, 1) for job in jobs} <= ended(storm), timeout=30)
     end_all(storm)
     verdict = storm.verdict(jobs)
     verdict.must_be_clean()
@@ -85,7 +85,7 @@ def freeze_all_together(storm: Storm, rounds: int) -> int:
     for _ in range(rounds):
         if storm.unfinished() < 20:
             storm.wait_for_end(storm.start_producer(20, seconds=0.5, faults=False))
-        eventually(storm.running)
+        eventually(storm.running, timeout=30)
         storm.pass_time(storm.random.uniform(0.0, 0.3))
         everybody = storm.living("work")
         for worker in everybody:
