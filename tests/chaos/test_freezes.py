@@ -82,7 +82,9 @@ def test_two_hundred_freezes_past_the_lease(start_storm: StartStorm) -> None:
 def freeze_all_together(storm: Storm, rounds: int) -> int:
     """Let all workers stop and go on together, as a suspended machine does; returns how many claims froze."""
     claims = 0
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number:  # let them find each other again
+            storm.pass_time(storm.lease / 2)
         if storm.unfinished() < 20:
             storm.wait_for_end(storm.start_producer(20, seconds=0.5, faults=False))
         eventually(storm.running, timeout=30)
@@ -94,7 +96,6 @@ def freeze_all_together(storm: Storm, rounds: int) -> int:
         storm.pass_time(storm.lease * storm.random.uniform(1.1, 1.5))
         for worker in storm.random.sample(everybody, len(everybody)):
             storm.thaw(worker)
-        storm.pass_time(storm.lease / 2)
     return claims
 
 

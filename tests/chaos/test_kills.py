@@ -62,3 +62,4 @@ def test_ten_thousand_jobs_under_kill_9(start_storm: StartStorm) -> None:
         f"worst {max(again):.2f} s ({len(measured)} claims)"
     )
     verdict.must_be_clean()
+    assert percentile(again, 0.99) <= storm.lease + 1.0
