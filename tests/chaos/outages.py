@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rowlock import Rowlock
+from rowlock.errors import StoreError
 from tests.eventually import eventually
 
 _MODULE = """
@@ -51,17 +53,22 @@ class Outage:
         )
 
     def enqueue(self, n: int) -> bool:
-        """Enqueue a job from another process; True if that was acknowledged."""
-        return self.rowlock("enqueue", "work", f"n={n}", "--database", self.database).returncode == 0
+        """Enqueue a job; True if that was acknowledged."""
+        app = Rowlock(f"sqlite:///{self.database}")
+        try:
+            app.enqueue("work", {"n": n})
+        except StoreError:
+            return False
+        finally:
+            app.close()
+        return True
 
     @contextmanager
     def worker(self) -> Iterator[subprocess.Popen[bytes]]:
         """A worker with two threads, from its first claim on; killed at the end if it still lives."""
         with (self.folder / "log").open("wb") as log:
             command = [sys.executable, "-m", "rowlock", "worker", "jobs:app", "--concurrency", "2"]
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log
-            )
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log)
         try:
             yield self.process
         finally:

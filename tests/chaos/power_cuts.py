@@ -75,6 +75,7 @@ def cut_the_power(
     """Run the program again and again on what the last cut has left, with `cuts` cuts in each run."""
     chance = random.Random(seed)
     verdict = Verdict()
+    files: dict[str, bytes] = {}
     for number in range(runs):
         if number % _LIVES == 0:
             files = {}

@@ -52,9 +52,9 @@ def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
     text = str(error)
     for word, kind, sentence in _SENTENCES:
         if word in text.lower():
-            if word == "disk i/o" and _is_full(file):  # what SQLite calls it when there is no room for -shm
-                sentence = _FULL
-            return kind(f"{sentence.format(path=path)} (SQLite: {text})")
+            # There is no room for -shm: SQLite calls this an I/O error, too.
+            full = word == "disk i/o" and _is_full(file)
+            return kind(f"{(_FULL if full else sentence).format(path=path)} (SQLite: {text})")
     return StoreError(f"SQLite refused on {path}: {text}")
 
 
