@@ -127,7 +127,7 @@ class _Writing:
                 connection.execute("ROLLBACK")
             self._store.connections.give_back(connection)
             if isinstance(error, sqlite3.Error):
-                raise explain(error, self._store.path) from error
+                raise self._store.explained(error) from error
             raise
         return SqliteSession(connection, self._now)  # its clock is read once the lock is held
 
@@ -145,11 +145,11 @@ class _Writing:
             if error is None:
                 self._store.checkpoints.after_write(connection)
         except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", explain(late, self._store.path))
+            log.warning("a checkpoint failed, the next one tries again: %s", self._store.explained(late))
         finally:
             self._store.connections.give_back(connection)
         if isinstance(error, sqlite3.Error):
-            raise explain(error, self._store.path) from error
+            raise self._store.explained(error) from error
         if error is not None and error is not raised:
             raise error
 
@@ -232,7 +232,11 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         try:
             yield
         except sqlite3.Error as error:
-            raise explain(error, self.path) from error
+            raise self.explained(error) from error
+
+    def explained(self, error: sqlite3.Error) -> StoreError:
+        """What SQLite raised, as the store's own error."""
+        return explain(error, self.path, self.connections.path)
 
     def _numbers(self, tx: Session, count: int) -> range:
         last = last_number(cast(SqliteSession, tx).connection)

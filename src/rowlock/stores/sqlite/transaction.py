@@ -84,7 +84,7 @@ class SqliteTransaction:
         try:
             self._end("COMMIT")
         except sqlite3.Error as error:
-            raise explain(error, self._path) from error
+            raise explain(error, self._path, self._connections.path) from error
 
     def close(self) -> None:
         """Undo what is not committed, and close the connection."""
