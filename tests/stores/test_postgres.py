@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from hashlib import md5
 
+import msgspec
 import psycopg
 import pytest
 
@@ -17,6 +18,8 @@ from rowlock.errors import OutcomeUnknown
 from rowlock.job import Ending, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
+from rowlock.stores.borrowed import borrow
+from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
@@ -208,6 +211,15 @@ def ears(postgres_url: str, store: PostgresStore) -> Iterator[list[Ear]]:
         ear.close()
 
 
+def takes(store: PostgresStore, who: str, *queues: str) -> None:
+    """Say in a worker's row that it takes these queues only."""
+    with store._write() as tx:
+        table = f"{store.address.schema}.rowlock_workers"
+        tx.link.cursor.execute(
+            f"UPDATE {table} SET queues = %s WHERE id = %s", [msgspec.json.encode(queues).decode(), who]
+        )
+
+
 def test_nobody_is_told_who_does_not_sleep(store: PostgresStore, ears: list[Ear]) -> None:
     add(store)
     add(store, 2)
@@ -229,6 +241,75 @@ def test_a_batch_is_told_of_once(store: PostgresStore, ears: list[Ear], count: i
     assert ears[0].heard() == 1
 
 
+def test_many_queues_in_one_transaction_are_told_of_once(store: PostgresStore, ears: list[Ear]) -> None:
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    for _ in range(2):  # the second finds what the first has left behind in its session
+        store.insert([new(queue=name) for name in ("mail", "gpu", "mail", "pdf")])
+        assert sorted(ear.heard() for ear in ears) == [0, 1]
+        store.insert([new(queue=f"queue {number}") for number in range(50)])
+        assert sorted(ear.heard() for ear in ears) == [0, 1]
+
+
+def test_one_who_takes_most_of_the_queues_is_told(store: PostgresStore, ears: list[Ear]) -> None:
+    takes(store, ears[0].who, "mail", "gpu")
+    takes(store, ears[1].who, "mail")
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    for _ in range(5):
+        store.insert([new(queue="mail"), new(queue="gpu"), new(queue="pdf")])
+        assert [ear.heard() for ear in ears] == [1, 0]
+    store.insert([new(queue="pdf"), new(queue="ocr")])
+    assert [ear.heard() for ear in ears] == [0, 0]
+
+
+def test_a_word_that_was_rolled_back_can_be_said_again(store: PostgresStore, ears: list[Ear]) -> None:
+    store.fall_asleep(ears[0].who)
+    schema = store.address.schema
+    with psycopg.connect(store.address.conninfo) as connection:
+        lent = borrow(connection)
+        connection.execute("SAVEPOINT before")
+        store.insert_on(lent, [new(), new()])
+        connection.execute("ROLLBACK TO before")
+        store.insert_on(lent, [new()])
+        store.insert_on(lent, [new(queue="mail")])
+        connection.commit()
+        assert ears[0].heard() == 1
+        store.insert_on(lent, [new()])
+        connection.rollback()
+        assert ears[0].heard() == 0
+        store.insert_on(lent, [new()])
+        connection.commit()
+        assert ears[0].heard() == 1
+        assert connection.execute(f"SELECT count(*) FROM {schema}.rowlock_jobs").fetchone() == (3,)
+
+
+def test_a_worker_that_retires_tells_another_and_not_itself(store: PostgresStore, ears: list[Ear]) -> None:
+    add(store, 3)
+    take(store, ears[0].who, 3)
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    store.retire(ears[0].who)
+    assert [ear.heard() for ear in ears] == [0, 1]
+
+
+def test_the_word_is_passed_on_only_to_one_who_has_something_to_do(
+    store: PostgresStore, ears: list[Ear]
+) -> None:
+    asking = worker(store, f"asking in {store.address.schema}")
+    takes(store, ears[0].who, "mail", "gpu")
+    takes(store, ears[1].who, "pdf")
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    store.wake_another(asking)
+    assert [ear.heard() for ear in ears] == [0, 0]
+    with store._write() as tx:  # unheard, so that only the word that is passed on counts
+        insert(tx, [new(queue="gpu")])
+    for _ in range(3):
+        store.wake_another(asking)
+        assert [ear.heard() for ear in ears] == [1, 0]
+
+
 def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> None:
     for strategy in ("PRIORITY", "WEIGHTED_RANDOM"):
         store.fall_asleep(ears[0].who)
@@ -242,8 +323,7 @@ def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> N
 
 def test_a_sleeper_for_other_queues_is_left_alone(store: PostgresStore, postgres_url: str) -> None:
     who = worker(store, f"gpu only, {store.address.schema}")
-    with store._write() as tx:
-        tx.link.cursor.execute(f"UPDATE {store.address.schema}.rowlock_workers SET queues = '[\"gpu\"]'")
+    takes(store, who, "gpu")
     store.fall_asleep(who)
     with closing(Ear(postgres_url, who)) as ear:
         add(store, queue="mail")
@@ -279,6 +359,27 @@ def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres
             )
             ids = meet.enqueue_many([{}, {}])  # one word, and the first to hear it can take only one
             assert [app.result(id, timeout=30) for id in ids] == [True, True]
+
+
+def test_a_transaction_for_two_teams_wakes_both(postgres_schema: str) -> None:
+    """One word, to one who cannot do all of it: it passes the word on, though it has places left."""
+    with closing(Rowlock(postgres_schema)) as app:
+
+        @app.task
+        def work(number: int) -> int:
+            return number
+
+        teams = [app.worker(queues=[name], concurrency=4, poll_interval=60.0) for name in ("mail", "gpu")]
+        with teams[0].background(), teams[1].background():
+            eventually(
+                lambda: all(one.poller.consecutive_empty >= 2 for one in teams), message="they never slept"
+            )
+            with psycopg.connect(postgres_schema.partition("?")[0]) as connection:
+                jobs = [
+                    work.configure(queue=name).using(connection).enqueue(number)
+                    for number, name in enumerate(("mail", "gpu"))
+                ]
+            assert [app.result(job.id, timeout=30) for job in jobs] == [0, 1]
 
 
 # -- the server's clock --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -85,8 +85,8 @@ class SqlLending(ABC):
         """A session that runs this store's statements there."""
 
     @abstractmethod
-    def _hint(self, tx: Session, queue: str | None = None) -> None:
-        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
+        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
     @abstractmethod
     def _job(self, row: Any) -> Job:
@@ -100,8 +100,7 @@ class SqlLending(ABC):
         """Write the jobs there."""
         tx = self._checked(lent)
         inserted = insert(tx, jobs)
-        for queue in {job.queue for job in jobs}:
-            self._hint(tx, queue)
+        self._hint(tx, {job.queue for job in jobs})
         return inserted
 
     def get_on(self, lent: Borrowed, job: int) -> Job | None:

@@ -6,7 +6,7 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -46,8 +46,8 @@ class SqlStore(ABC):
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
 
-    def _hint(self, tx: Session, queue: str | None = None) -> None:  # noqa: B027 - most have nothing to tell
-        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
+        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -118,7 +118,8 @@ class SqlStore(ABC):
 
     def retire(self, worker: str, now: float | None = None) -> None:
         with self._write(now) as tx:
-            for job, claim, _, budget, started_at, *_ in tx.rows("held_by", worker=worker):
+            held = tx.rows("held_by", worker=worker)
+            for job, claim, _, budget, started_at, *_ in held:
                 once = budget == 1 and started_at is not None
                 ending = Ending.FAILED if once else Ending.RELEASED
                 error = "its worker ended while it ran, and it is run at most once" if once else None
@@ -127,8 +128,9 @@ class SqlStore(ABC):
                     id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
                 )
                 finish(tx, worker, outcome)
-                self._hint(tx)
             tx.run("retire_worker", worker=worker)
+            if held:  # after its own row says that it is gone: the one who is told must be another
+                self._hint(tx)
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
@@ -267,7 +269,7 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             if paused is not None:
                 tx.run("set_paused", name=name, paused=int(paused))
-                self._hint(tx, name)
+                self._hint(tx, [name])
             if strategy is not None:
                 tx.run("set_strategy", name=name, strategy=get_strategy(strategy).name if strategy else None)
 
