@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import Counter
@@ -361,25 +362,22 @@ def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres
             assert [app.result(id, timeout=30) for id in ids] == [True, True]
 
 
-def test_a_transaction_for_two_teams_wakes_both(postgres_schema: str) -> None:
-    """One word, to one who cannot do all of it: it passes the word on, though it has places left."""
-    with closing(Rowlock(postgres_schema)) as app:
-
-        @app.task
-        def work(number: int) -> int:
-            return number
-
-        teams = [app.worker(queues=[name], concurrency=4, poll_interval=60.0) for name in ("mail", "gpu")]
-        with teams[0].background(), teams[1].background():
-            eventually(
-                lambda: all(one.poller.consecutive_empty >= 2 for one in teams), message="they never slept"
-            )
-            with psycopg.connect(postgres_schema.partition("?")[0]) as connection:
-                jobs = [
-                    work.configure(queue=name).using(connection).enqueue(number)
-                    for number, name in enumerate(("mail", "gpu"))
-                ]
-            assert [app.result(job.id, timeout=30) for job in jobs] == [0, 1]
+@pytest.mark.parametrize("queues", [(), ("mail",)])
+def test_one_who_takes_some_queues_passes_the_word_on_though_it_has_places_left(
+    store: PostgresStore, ears: list[Ear], queues: tuple[str, ...]
+) -> None:
+    """There is one word per transaction: what came for others with it is theirs to hear of."""
+    me, other = ears
+    takes(store, me.who, *queues)
+    wake = store.wake(lambda: me.who, lambda: None)
+    with closing(wake):
+        eventually(lambda: wake.alive)
+        wake.wait(queue.SimpleQueue(), 0.0, lively=True)  # it falls asleep
+        store.insert([new(queue="mail"), new(queue="gpu")])
+        store.fall_asleep(other.who)
+        assert [one.queue for one in take(store, me.who, queues=("mail",))] == ["mail"]
+        wake.claimed(all_places_taken=False)
+        assert other.heard() == len(queues)
 
 
 # -- the server's clock --------------------------------------------------------------------------
