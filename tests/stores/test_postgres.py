@@ -16,7 +16,7 @@ import pytest
 
 from rowlock import Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
-from rowlock.job import Ending, Want
+from rowlock.job import Ending, LogLine, Progress, Report, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.borrowed import borrow
@@ -182,6 +182,46 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
         tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, alone=1)
         assert store.beat(other, "FIFO")
         assert len(take(store, other)) == 1
+
+
+# -- what a batch costs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_batch_of_outcomes_costs_a_few_round_trips_and_not_some_for_each(
+    shaky: Store, store: Store, proxy: Proxy, ending: Ending
+) -> None:
+    who = worker(store)
+    add(store, 100)
+    claims = take(shaky, who, 100)
+    reports = [
+        Report(id=claim.id, claim=claim.claim, progress=Progress(1), lines=[LogLine(0.0, "a")] * 2)
+        for claim in claims
+    ]
+    end(store, claims[7], Ending.RELEASED)
+    before = proxy.questions
+    lost = shaky.exchange(who, [outcome(claim, ending, delay=9.0) for claim in claims], reports=reports).lost
+    assert [one.id for one in lost] == [claims[7].id]
+    assert len(events(store, claims[0].id)) == (ending is not Ending.COMPLETED)
+    assert len(store.logs(claims[0].id)) == 2
+    # BEGIN, reports (3 kinds), outcomes, timeline, one word to a sleeper, COMMIT.
+    assert proxy.questions - before <= 8
+
+
+def test_a_rescue_of_many_claims_costs_a_few_round_trips(
+    shaky: Store, store: PostgresStore, proxy: Proxy
+) -> None:
+    dead, alive = worker(store, "dead", lease=0.001), worker(store, "alive")
+    add(store, 100)
+    with psycopg.connect(store.address.conninfo) as unseen:  # a claim by one who is dead already
+        table = f"{store.address.schema}.rowlock_jobs"
+        unseen.execute(
+            f"UPDATE {table} SET state = 'running', claim = 1, claimed_by = %s, started_at = now()".encode(),
+            [dead],
+        )
+    before = proxy.questions
+    assert shaky.rescue(alive, careful_age=10.0).requeued == 100
+    assert proxy.questions - before <= 12
 
 
 # -- who is told ---------------------------------------------------------------------------------

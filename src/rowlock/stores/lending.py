@@ -61,8 +61,10 @@ class BorrowedSession:
         raise NotImplementedError("claims are made on the store's own connections")
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        for one in values:
-            self.run(name, **one)
+        self.count_each(name, values)
+
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        return [self.run(name, **one) for one in values]
 
 
 def _plain(value: Any) -> Any:
@@ -113,7 +115,7 @@ class SqlLending(ABC):
         tx = self._checked(lent)
         if report is not None:
             write_reports(tx, [report])
-        return finish(tx, worker, outcome)
+        return not finish(tx, worker, [outcome])
 
     def _appears(self, lent: Borrowed, tx: Session) -> bool:
         """The queue's tables are not there yet: make them, if that is where they belong."""

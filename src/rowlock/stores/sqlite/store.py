@@ -87,6 +87,10 @@ class SqliteSession:
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
         self.connection.executemany(_QUERIES[name], [self._bound(one) for one in values])
 
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        execute, statement = self.connection.execute, _QUERIES[name]
+        return [execute(statement, self._bound(one)).rowcount for one in values]
+
     def row(self, name: str, /, **values: Any) -> Any:
         cursor = self.connection.execute(_QUERIES[name], self._bound(values))
         row = cursor.fetchone()
