@@ -1,0 +1,44 @@
+"""The queue's database as somebody beside rowlock sees it: plain rows, and the table that effects go to.
+
+Knows the two stores' drivers; nothing of faults.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import psycopg
+
+from rowlock.stores.postgres.url import parse
+
+EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job BIGINT NOT NULL, claim BIGINT NOT NULL)"
+
+
+def rows(url: str, sql: str) -> Sequence[tuple[Any, ...]]:
+    """What a query gives, read on a connection of its own."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file:
+            return file.execute(sql).fetchall()
+    with _connected(url) as server:
+        return server.execute(sql.encode()).fetchall()
+
+
+def make_effects(url: str) -> None:
+    """Make the table that tasks write to through `ctx.transaction()`, beside the queue's own."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file, file:
+            file.execute(EFFECTS)
+        return
+    with _connected(url) as server:
+        server.execute(EFFECTS)
+
+
+def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    address = parse(url)
+    connection = psycopg.connect(address.conninfo, autocommit=True)
+    if address.schema:
+        connection.execute(f"SET search_path TO {address.schema}".encode())
+    return connection
