@@ -14,8 +14,6 @@ import psycopg
 
 from rowlock.stores.postgres.url import parse
 
-EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job BIGINT NOT NULL, claim BIGINT NOT NULL)"
-
 
 def rows(url: str, sql: str) -> Sequence[tuple[Any, ...]]:
     """What a query gives, read on a connection of its own."""
@@ -26,14 +24,21 @@ def rows(url: str, sql: str) -> Sequence[tuple[Any, ...]]:
         return server.execute(sql.encode()).fetchall()
 
 
+def effects_table(url: str) -> str:
+    """The name of the table that tasks write to through `ctx.transaction()`, in the queue's schema."""
+    schema = None if url.startswith("sqlite:///") else parse(url).schema
+    return f"{schema}.effects" if schema else "effects"
+
+
 def make_effects(url: str) -> None:
-    """Make the table that tasks write to through `ctx.transaction()`, beside the queue's own."""
+    """Make that table."""
+    sql = f"CREATE TABLE {effects_table(url)} (job BIGINT NOT NULL, claim BIGINT NOT NULL)"
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file, file:
-            file.execute(EFFECTS)
+            file.execute(sql)
         return
     with _connected(url) as server:
-        server.execute(EFFECTS)
+        server.execute(sql.encode())
 
 
 def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:

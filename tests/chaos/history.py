@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rowlock import Rowlock
 from rowlock.job import State
-from tests.chaos.database import rows
+from tests.chaos.database import effects_table, rows
 
 _ACCEPTED = frozenset({"completed", "retry", "failed", "cancelled"})
 _TAKEN_BACK = frozenset({"rescued", "released"})
@@ -164,7 +164,7 @@ def gather(
             Ending(*line)
             for line in rows(url, "SELECT job_id, claim, event, error_kind FROM rowlock_history ORDER BY id")
         ],
-        effects=[(job, claim) for job, claim in rows(url, "SELECT job, claim FROM effects")],
+        effects=[(job, claim) for job, claim in rows(url, f"SELECT job, claim FROM {effects_table(url)}")],
         sightings=list(sampler.sightings) if sampler else [],
         effectful=effectful,
         silent=silent,
