@@ -33,6 +33,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.server_port = port
         self.dropped = 0
+        self.questions = 0  # round trips: however many statements a pipeline holds, it is one
         self.flowing = threading.Event()
         self.flowing.set()
         self._faults: list[Fault] = []
@@ -88,6 +89,11 @@ class Proxy:
         with self._lock:
             self.dropped += 1
             link.cut()
+
+    def count(self) -> None:
+        """Count a question that wants an answer before the next."""
+        with self._lock:
+            self.questions += 1
 
     def close(self) -> None:
         with self._lock:
@@ -188,6 +194,7 @@ class Link(threading.Thread):
                 self._lost_answer = self._asked + 1
             if kind in (b"Q", b"S", b"F"):
                 self._asked += 1
+                self._proxy.count()
             self._pass(self._server, message)
 
     def _carry_answers(self) -> None:

@@ -1,6 +1,6 @@
 """A stateful model of workers that crash: between claim, run and finish, and in the middle of a call.
 
-The model says what the store must hold after each step. What holds whatever the model believes is checked, too.
+The model says what the store must hold after each step. What holds in any case is checked, too.
 """
 
 from __future__ import annotations
@@ -269,7 +269,8 @@ class CrashModel(RuleBasedStateMachine):
                 assert expected.claim == claim
 
     def changed(self, one: Outcome) -> bool:
-        return job(self.store, one.id).state != "running"
+        found = job(self.store, one.id)
+        return found.state != "running" or found.claim != one.claim  # given back, it may be claimed again
 
     @rule(which=st.integers(0, WORKERS - 1))
     def give_back_strays(self, which: int) -> None:

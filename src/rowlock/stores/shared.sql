@@ -88,9 +88,12 @@ SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
+-- A retry or release of a job that was to be cancelled is its cancellation.
 -- name: add_history
 INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
-VALUES (:id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind)
+VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
+                           AND (SELECT state FROM rowlock_jobs WHERE id = :id) = 'cancelled'
+                          THEN 'cancelled' ELSE :event END, {now}, :worker, :started_at, :error, :error_kind)
 
 -- name: add_minute
 INSERT INTO rowlock_minutes (minute, worker, queue, task, completed, failed, retried, cancelled, released,
@@ -146,7 +149,9 @@ SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled'
     failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN :alone ELSE alone END,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
-RETURNING state
+
+-- name: cancelled_among
+SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
 
 -- name: count_rescues
 SELECT count(*) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'

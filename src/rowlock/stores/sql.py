@@ -6,7 +6,7 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,10 +17,13 @@ from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State,
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.claiming import queues_in_turn, take
 from rowlock.stores.finishing import (
+    Step,
     add_history,
     bury,
     expire,
     finish,
+    history_of,
+    take_steps,
     was_written,
     without_expired,
     write_reports,
@@ -46,8 +49,8 @@ class SqlStore(ABC):
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
 
-    def _hint(self, tx: Session, queue: str | None = None) -> None:  # noqa: B027 - most have nothing to tell
-        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
+        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -66,11 +69,13 @@ class SqlStore(ABC):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
-            lost = self._finish(tx, worker, outcomes, again)
+            lost = self._finish(tx, worker, outcomes)
+            if again:
+                lost = [outcome for outcome in lost if not was_written(tx, outcome)]
             if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
                 self._hint(tx)
-            for minute in minutes:
-                tx.run("add_minute", **msgspec.structs.asdict(minute))
+            if minutes:
+                tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
             if want and want.count > 0:
                 alive, has_settings, next_queue = tx.row("claim_facts", worker=worker, after=want.after)
@@ -83,13 +88,9 @@ class SqlStore(ABC):
             last = claims[-1].queue if claims else (want.after if want else "")
             return Exchange(without_expired(tx, worker, claims), lost, last)
 
-    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome], again: bool) -> list[Outcome]:
+    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost."""
-        return [
-            outcome
-            for outcome in outcomes
-            if not finish(tx, worker, outcome) and not (again and was_written(tx, outcome))
-        ]
+        return finish(tx, worker, outcomes)
 
     def _anything_to_claim(self, want: Want | None, now: float | None) -> bool:
         if want is None or want.count < 1:
@@ -122,17 +123,22 @@ class SqlStore(ABC):
 
     def retire(self, worker: str, now: float | None = None) -> None:
         with self._write(now) as tx:
-            for job, claim, _, budget, started_at, *_ in tx.rows("held_by", worker=worker):
+            held = tx.rows("held_by", worker=worker)
+            outcomes = []
+            for job, claim, _, budget, started_at, *_ in held:
                 once = budget == 1 and started_at is not None
                 ending = Ending.FAILED if once else Ending.RELEASED
                 error = "its worker ended while it ran, and it is run at most once" if once else None
                 kind = "worker_stopped" if once else None
-                outcome = Outcome(
-                    id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
+                outcomes.append(
+                    Outcome(
+                        id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
+                    )
                 )
-                finish(tx, worker, outcome)
-                self._hint(tx)
+            finish(tx, worker, outcomes)
             tx.run("retire_worker", worker=worker)
+            if held:  # after its own row says that it is gone: the one who is told must be another
+                self._hint(tx)
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
@@ -193,8 +199,7 @@ class SqlStore(ABC):
                 return 0
         with self._write(now) as tx:
             expired = tx.rows("expired_jobs", most=most)
-            for job, claim in expired:
-                expire(tx, job, claim)
+            expire(tx, expired)
             return len(expired)
 
     def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
@@ -207,14 +212,15 @@ class SqlStore(ABC):
             return 0
         error = f"it was not done within {age:g} s of being due (FAILED_JOB_TIMEOUT_SECONDS)"
         with self._write(now) as tx:
-            failed = [
-                (job, claim)
+            steps = [
+                Step(
+                    "fail_overdue",
+                    {"id": job, "claim": claim, "age": age, "error": error},
+                    history_of(job, claim, "failed", error=error, error_kind="overdue"),
+                )
                 for job, claim in overdue
-                if tx.run("fail_overdue", id=job, claim=claim, age=age, error=error)
             ]
-            for job, claim in failed:
-                add_history(tx, job, claim, "failed", error=error, error_kind="overdue")
-        return len(failed)
+            return sum(take_steps(tx, steps))
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         with self._read(now) as db:
@@ -281,7 +287,7 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             if paused is not None:
                 tx.run("set_paused", name=name, paused=int(paused))
-                self._hint(tx, name)
+                self._hint(tx, [name])
             if strategy is not None:
                 tx.run("set_strategy", name=name, strategy=get_strategy(strategy).name if strategy else None)
 

@@ -353,7 +353,9 @@ def test_a_worker_that_retires_late_takes_nothing_from_anybody(director: Directo
         assert record.ended == ("silent" if rescued else "stopped")
         assert stage.events == (["rescued"] if rescued else ["released"])
         assert stage.failures == rescued
-        assert claimed and stage.complete_second(stage.store)
+        # In the middle of it the job may be locked, and is passed over.
+        assert claimed or stage.claim(stage.store)
+        assert stage.complete_second(stage.store)
 
 
 def test_a_burial_of_a_worker_that_just_retires_charges_nothing(director: Director) -> None:

@@ -98,6 +98,41 @@ def test_a_batch_says_which_of_its_outcomes_came_too_late(store: Store) -> None:
     assert [state(store, one.id) for one in (first, second, third)] == ["completed", "queued", "completed"]
 
 
+def test_a_batch_of_all_kinds_is_written_but_for_what_is_lost(store: Store) -> None:
+    after = {
+        Ending.COMPLETED: ("completed", []),
+        Ending.RETRY: ("scheduled", ["retry"]),
+        Ending.FAILED: ("failed", ["failed"]),
+        Ending.CANCELLED: ("cancelled", ["cancelled"]),
+        Ending.RELEASED: ("queued", ["released"]),
+    }
+    who = worker(store)
+    add(store, 2 * len(after))
+    claims = take(store, who, 2 * len(after), strategy="FIFO")
+    delays = {Ending.RETRY: 60.0}
+    outcomes = [
+        outcome(claim, ending, error="why", delay=delays.get(ending))
+        for claim, ending in zip(claims, [*after, *after], strict=True)
+    ]
+    in_time, late = claims[: len(after)], claims[len(after) :]
+    for claim in late:
+        end(store, claim, Ending.RELEASED)
+    before = [job(store, claim.id) for claim in late]
+    assert store.exchange(who, outcomes).lost == outcomes[len(after) :]
+    assert [(state(store, claim.id), events(store, claim.id)) for claim in in_time] == list(after.values())
+    assert [job(store, claim.id) for claim in late] == before
+    assert [events(store, claim.id) for claim in late] == [["released"]] * len(late)
+
+
+@pytest.mark.parametrize("ending", [Ending.RETRY, Ending.RELEASED])
+def test_the_timeline_of_what_came_back_to_be_cancelled_says_so(
+    store: Store, claim: Claim, ending: Ending
+) -> None:
+    store.cancel(claim.id)
+    end(store, claim, ending)
+    assert events(store, claim.id) == ["cancel asked for", "cancelled"]
+
+
 @pytest.mark.parametrize("ending", [Ending.RETRY, Ending.RELEASED])
 def test_what_would_come_back_is_cancelled_if_a_cancel_was_asked_for(
     store: Store, claim: Claim, ending: Ending

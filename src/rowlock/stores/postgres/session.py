@@ -57,8 +57,22 @@ class PostgresSession:
         return rows[0] if rows else None
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        if values:
+        if len(values) == 1:
+            self.run(name, **values[0])
+        elif values:
             self._cursor.executemany(self._queries[name], [{**one, "now": self._now} for one in values])
+
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        if len(values) < 2:
+            return [self.run(name, **one) for one in values]
+        # In a pipeline: all are sent before the first answer is read.
+        self._cursor.executemany(
+            self._queries[name], [{**one, "now": self._now} for one in values], returning=True
+        )
+        counts = [max(0, self._cursor.rowcount)]
+        while self._cursor.nextset():
+            counts.append(max(0, self._cursor.rowcount))
+        return counts
 
 
 class Reading:

@@ -6,7 +6,7 @@ Opening and transactions are in `connected.py`, the verbs it shares with other d
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,8 +62,7 @@ class PostgresStore(ConnectedStore):
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
-            for queue in {job.queue for job in jobs}:
-                self._hint(tx, queue)
+            self._hint(tx, {job.queue for job in jobs})
             return inserted
 
     def _insert_one(self, job: NewJob) -> Inserted:
@@ -202,11 +201,12 @@ class PostgresStore(ConnectedStore):
         with self.explained():
             return self.connections.open()
 
-    def fall_asleep(self, worker: str) -> None:
-        """Say in the worker's row that it waits for jobs."""
+    def fall_asleep(self, worker: str) -> bool:
+        """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
         with self._read() as db:
-            db.run("sleep", worker=worker)
+            row = db.row("sleep", worker=worker)
         self._asleep.add(worker)
+        return row is not None and bool(row[0])
 
     def _get_up(self, worker: str) -> None:
         with self._read() as db:
@@ -214,13 +214,14 @@ class PostgresStore(ConnectedStore):
         self._asleep.discard(worker)
 
     def wake_another(self, worker: str) -> None:
-        """Tell somebody else who waits that there may be work."""
+        """Tell somebody else who waits, if there is work for them."""
         with self._read() as db:
-            db.rows("wake_one", queue=None, worker=worker)
+            db.rows("wake_another", worker=worker)
 
-    def _hint(self, tx: Session, queue: str | None = None) -> None:
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
         if not self.address.pooled:
-            tx.rows("wake_one", queue=queue, worker="")
+            names = msgspec.json.encode(sorted(queues)).decode() if queues else None
+            tx.rows("wake_one", queues=names)
 
     # -- what PostgreSQL has to be asked for -----------------------------------------------------
 
