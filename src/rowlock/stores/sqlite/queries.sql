@@ -110,6 +110,10 @@ WHERE id = :worker AND dead_at IS NULL
 SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
 
+-- name: living_workers
+SELECT queues FROM rowlock_workers
+WHERE dead_at IS NULL AND beat_mono >= :mono - lease AND beat_mono <= :mono + 1
+
 -- name: beat_age
 SELECT :mono - beat_mono FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 
