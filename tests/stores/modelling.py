@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.stateful import run_state_machine_as_test
 
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
@@ -90,7 +90,7 @@ def emptied_schemas(url: str) -> Iterator[EmptyStores]:
         yield empty
 
 
-def check(machine: Callable[[], RuleBasedStateMachine], examples: int, **options: Any) -> None:
+def check(machine: Any, examples: int, **options: Any) -> None:
     """Run a model against its store."""
     how = settings(
         max_examples=examples,
@@ -98,4 +98,4 @@ def check(machine: Callable[[], RuleBasedStateMachine], examples: int, **options
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
         **{"stateful_step_count": 40, **options},
     )
-    run_state_machine_as_test(machine, settings=how)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=how)

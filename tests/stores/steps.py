@@ -19,14 +19,21 @@ def add(store: Store, count: int = 1, now: float | None = None, **fields: Any) -
     return [one.id for one in store.insert([new(**fields) for _ in range(count)], now)]
 
 
-def worker(store: Store, name: str = "w", lease: float = 60.0, now: float | None = None, **tasks: int) -> str:
+def worker(
+    store: Store,
+    name: str = "w",
+    lease: float = 60.0,
+    now: float | None = None,
+    queues: tuple[str, ...] = (),
+    **tasks: int,
+) -> str:
     facts = {task: {"max_attempts": attempts} for task, attempts in tasks.items()}
     registration = Registration(
         id=name,
         host="host",
         pid=1,
         version="0",
-        queues=(),
+        queues=queues,
         tasks=facts,
         strategy="PRIORITY",
         concurrency=1,

@@ -1,6 +1,6 @@
 """A stateful model of workers that crash: between claim, run and finish, and in the middle of a call.
 
-The model says what the store must hold after each step. What holds in any case is checked, too.
+The model says what the store must hold after each step; what holds in any case is checked beside it.
 """
 
 from __future__ import annotations

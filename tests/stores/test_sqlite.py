@@ -136,6 +136,7 @@ def test_every_claim_reads_the_ready_index(
     ("name", "index"),
     [
         ("due_jobs", "rowlock_jobs_due"),
+        ("due_heads", "rowlock_jobs_due"),
         ("next_due", "rowlock_jobs_due"),
         ("expired_jobs", "rowlock_jobs_expiring"),
         ("next_expiry", "rowlock_jobs_expiring"),

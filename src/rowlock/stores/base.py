@@ -22,6 +22,7 @@ from rowlock.job import (
     Minute,
     NewJob,
     Outcome,
+    Pulse,
     QueueRecord,
     Report,
     Want,
@@ -305,6 +306,10 @@ class Store(Protocol):
 
     def workers(self, now: float | None = None) -> list[WorkerRecord]:
         """The workers, living ones first."""
+        ...
+
+    def pulse(self, now: float | None = None) -> Pulse:
+        """Who lives, and how long each queue's oldest due job has waited; reads no finished job."""
         ...
 
     def minutes(self, since: int) -> list[Minute]:

@@ -188,6 +188,9 @@ WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
 SELECT id FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
 ORDER BY run_at, position LIMIT :most {lock}
 
+-- name: due_heads
+SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at LIMIT :most
+
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
 

@@ -302,7 +302,8 @@ def test_a_report_after_the_end_is_refused(director: Director, ending: Ending) -
 
     for stage, _, _ in director.every_order(running, Stage.report, finish):
         before = job(stage.store, stage.id), stage.store.logs(stage.id)
-        stage.report(stage.store)
+        late = Report(id=stage.id, claim=1, progress=Progress(9), lines=[LogLine(NOW, "late")])
+        stage.store.report([late], now=LATER)
         assert (job(stage.store, stage.id), stage.store.logs(stage.id)) == before
 
 

@@ -95,7 +95,7 @@ OTHERS = (
     *("expired_jobs", "next_needed", "unique_holder", "get_job", "alone_waiting", "overdue_running"),
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
-    *("newest_created_at", "count_running"),
+    *("newest_created_at", "count_running", "due_heads", "living_workers"),
 )
 
 

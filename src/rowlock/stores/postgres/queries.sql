@@ -158,6 +158,10 @@ WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
       AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 {lock}
 
+-- name: living_workers
+SELECT CAST(queues AS json) FROM rowlock_workers
+WHERE dead_at IS NULL AND beat_at >= {now} - make_interval(secs => lease)
+
 -- name: beat_age
 SELECT extract(epoch FROM {now} - beat_at)::float8 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 
