@@ -106,8 +106,6 @@ class Storm:
         self._nursery.stdout.close()
         self._nursery.wait()
         self.app.close()
-        if error is not None:
-            say(f"{self.name}: see it again with ROWLOCK_CHAOS_SEED={self.seed}; files: {self.folder}")
 
     def _read(self) -> None:
         assert self._nursery.stdout

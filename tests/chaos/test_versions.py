@@ -48,9 +48,9 @@ def test_an_older_worker_gives_back_what_it_does_not_know(start_storm: StartStor
 def test_old_and_new_workers_side_by_side(start_storm: StartStorm) -> None:
     storm = start_storm(lease=60.0)
     jobs = offered_to_the_old_one_first(storm, chosen_size(50))
-    storm.start_worker()
+    storm.start_workers(3)  # each round of offers takes twice as long as the one before
     storm.drain(600)
     verdict = storm.verdict(jobs)
-    say(f"{storm.name}: {len(jobs)} jobs that one worker knew and one did not; {verdict}")
+    say(f"{storm.name}: {len(jobs)} jobs that three workers knew and one did not; {verdict}")
     verdict.must_be_clean()
     assert verdict.charged == 0

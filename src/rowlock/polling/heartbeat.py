@@ -16,6 +16,8 @@ from rowlock.stores.base import Store
 log = logging.getLogger("rowlock.heartbeat")
 
 _TICK = 0.5
+# Seconds. On a busy machine, with a lease of 2 s, some of the frozen took longer than its interval to beat.
+_UNEASY_AT_LEAST = 1.0
 
 
 class Heartbeat:
@@ -97,7 +99,8 @@ class Heartbeat:
         alive = self._store.beat(worker, self._strategy())
         written = max(moment, time.monotonic())
         if written - self._written > self._long:
-            self._uneasy_until = written + self._interval  # before `_written`: `steady` must not miss both
+            # Before `_written`: `steady` must not miss both.
+            self._uneasy_until = written + max(self._interval, _UNEASY_AT_LEAST)
         self._written = written
         self._last, self._told_late = moment, False
         if not alive:
