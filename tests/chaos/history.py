@@ -2,7 +2,8 @@
 
 Pure: `gather` reads, `check` judges. A lease cannot stop a lost claim from running on, so two runs of one
 job may overlap; what may not is that both are believed. A claim is *accepted* when the outcome of its own
-run was written, and *taken back* when somebody else ended it (a rescue, a shutdown, a timeout).
+run was written, and *taken back* when somebody else ended it (a rescue, a shutdown, a timeout). Tasks
+return their claim number, so that a result tells who wrote it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rowlock import Rowlock
-from rowlock.job import State
+from rowlock.job import Job, State
 from tests.chaos.database import effects_table, rows
 
 _ACCEPTED = frozenset({"completed", "retry", "failed", "cancelled"})
@@ -82,6 +85,20 @@ class Row:
     failures: int = 0
     task: str = "apply"
     error_kind: str | None = None
+    result: Any = None  # a number is the claim that wrote it
+    finished_at: datetime | None = None
+
+    @classmethod
+    def of(cls, job: Job) -> Row:
+        return cls(
+            job.state.value,
+            job.claim,
+            job.failures,
+            job.task,
+            job.error_kind,
+            job.result,
+            job.finished_at,
+        )
 
     @property
     def final(self) -> bool:
@@ -109,6 +126,7 @@ class Sighting:
     job: int
     state: str
     claim: int
+    finished_at: datetime | None = None
 
 
 class Sampler:
@@ -124,7 +142,7 @@ class Sampler:
         for job in self._random.sample(jobs, min(most, len(jobs))):
             found = self._app.store.get(job)
             if found is not None:
-                self.sightings.append(Sighting(job, found.state.value, found.claim))
+                self.sightings.append(Sighting(job, found.state.value, found.claim, found.finished_at))
 
 
 @dataclass(frozen=True)
@@ -153,12 +171,7 @@ def gather(
     url = app.store.url
     return History(
         acknowledged=list(acknowledged),
-        jobs={
-            int(job): Row(state, claim, failures, task, kind)
-            for job, state, claim, failures, task, kind in rows(
-                url, "SELECT id, state, claim, failures, task, error_kind FROM rowlock_jobs"
-            )
-        },
+        jobs={job.id: Row.of(job) for job in _all_jobs(app)},
         events=log.read(),
         endings=[
             Ending(*line)
@@ -169,6 +182,14 @@ def gather(
         effectful=effectful,
         silent=silent,
     )
+
+
+def _all_jobs(app: Rowlock) -> Iterable[Job]:
+    page = app.jobs(limit=10_000)
+    yield from page
+    while page.cursor:
+        page = app.jobs(limit=10_000, cursor=page.cursor)
+        yield from page
 
 
 # -- the verdict ---------------------------------------------------------------------------------
@@ -194,7 +215,7 @@ class Verdict:
     states: Counter[str]
     claims: int  # all that were made
     taken_back: int  # of these
-    refused: int  # runs that came to their end after their claim was taken back
+    in_vain: int  # runs that came to their end and were not believed
     charged: int  # attempts, over all jobs
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -221,7 +242,7 @@ class Verdict:
         return (
             f"{states}; lost {self.lost}; effects applied twice {self.doubled}; "
             f"stale writes accepted {self.stale}; claims {self.claims}, taken back {self.taken_back}, "
-            f"refused {self.refused}; attempts charged {self.charged}; breaches {len(self.breaches)}"
+            f"ended in vain {self.in_vain}; attempts charged {self.charged}; breaches {len(self.breaches)}"
         )
 
 
@@ -235,7 +256,7 @@ def check(history: History) -> Verdict:
         states=Counter(row.state for row in history.jobs.values()),
         claims=sum(row.claim for row in history.jobs.values()),
         taken_back=len(taken_back),
-        refused=len(taken_back & ended),
+        in_vain=len(taken_back & ended),
         charged=sum(row.failures for row in history.jobs.values()),
         kinds=Counter(breach.kind for breach in breaches),
     )
@@ -276,6 +297,14 @@ def _effects_are_exactly_once(history: History) -> Iterable[Breach]:
     for job, row in history.jobs.items():
         if row.task in history.effectful and row.state == State.COMPLETED and job not in applied:
             yield Breach("effect missing", job, f"completed under claim {row.claim} without its effect")
+
+
+def _results_are_of_the_last_claim(history: History) -> Iterable[Breach]:
+    for job, row in history.jobs.items():
+        if row.state == State.COMPLETED and isinstance(row.result, int) and row.result != row.claim:
+            yield Breach(
+                "stale write", job, f"the result is of claim {row.result}, completed was {row.claim}"
+            )
 
 
 def _claims_end_exactly_once(history: History) -> Iterable[Breach]:
@@ -345,13 +374,12 @@ def _valid_claims_do_not_overlap(history: History) -> Iterable[Breach]:
 
 def _final_states_stay(history: History) -> Iterable[Breach]:
     seen: dict[int, Sighting] = {}
-    last = [Sighting(job, row.state, row.claim) for job, row in history.jobs.items()]
+    last = [Sighting(job, row.state, row.claim, row.finished_at) for job, row in history.jobs.items()]
     for now in [*history.sightings, *last]:
         before = seen.get(now.job)
         if before is not None and State(before.state).final and before != now:
-            yield Breach(
-                "not final", now.job, f"{before.state} ({before.claim}) became {now.state} ({now.claim})"
-            )
+            was, became = (f"{one.state} ({one.claim}, {one.finished_at})" for one in (before, now))
+            yield Breach("not final", now.job, f"{was} became {became}")
         elif before is not None and now.claim < before.claim:
             yield Breach("claim went back", now.job, f"from {before.claim} to {now.claim}")
         seen[now.job] = now
@@ -363,6 +391,7 @@ _RULES = (
     _acknowledged_jobs_are_there,
     _all_jobs_have_ended,
     _effects_are_exactly_once,
+    _results_are_of_the_last_claim,
     _claims_end_exactly_once,
     _claims_start_once_and_in_order,
     _valid_claims_do_not_overlap,

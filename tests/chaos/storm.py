@@ -106,8 +106,6 @@ class Storm:
         self._nursery.stdout.close()
         self._nursery.wait()
         self.app.close()
-        if error is not None:
-            say(f"{self.name}: see it again with ROWLOCK_CHAOS_SEED={self.seed}; files: {self.folder}")
 
     def _read(self) -> None:
         assert self._nursery.stdout
@@ -211,7 +209,15 @@ class Storm:
 
     def unfinished(self) -> int:
         """How many jobs have not ended yet."""
-        sql = "SELECT count(*) FROM rowlock_jobs WHERE state IN ('scheduled', 'queued', 'running')"
+        return self._count("scheduled", "queued", "running")
+
+    def running(self) -> int:
+        """How many jobs somebody holds."""
+        return self._count("running")
+
+    def _count(self, *states: str) -> int:
+        named = ", ".join(f"'{state}'" for state in states)
+        sql = f"SELECT count(*) FROM rowlock_jobs WHERE state IN ({named})"
         return int(rows(self.app.store.url, sql)[0][0])
 
     def pass_time(self, seconds: float) -> None:

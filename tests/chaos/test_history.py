@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from rowlock import JobContext, Retry, Rowlock
 from tests.chaos.database import make_effects
 from tests.chaos.history import Ending, Event, EventLog, History, Row, Sampler, Sighting, check, gather
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def run(job: int, claim: int, start: float, end: float | None) -> list[Event]:
@@ -22,8 +25,8 @@ def run(job: int, claim: int, start: float, end: float | None) -> list[Event]:
 GOOD = History(
     acknowledged=[1, 2, 3, 4],
     jobs={
-        1: Row("completed", 1),
-        2: Row("completed", 2, failures=1),
+        1: Row("completed", 1, result=1, finished_at=LONG_AGO),
+        2: Row("completed", 2, failures=1, result=2),
         3: Row("failed", 3, failures=3, error_kind="exception"),
         4: Row("cancelled", 0),
     },
@@ -44,7 +47,7 @@ GOOD = History(
         Ending(4, 0, "cancelled", "operator"),
     ],
     effects=[(1, 1), (2, 2)],
-    sightings=[Sighting(2, "running", 1), Sighting(2, "completed", 2), Sighting(1, "completed", 1)],
+    sightings=[Sighting(2, "running", 1), Sighting(2, "completed", 2), Sighting(1, "completed", 1, LONG_AGO)],
 )
 
 BAD: dict[str, tuple[str, History]] = {
@@ -77,6 +80,14 @@ BAD: dict[str, tuple[str, History]] = {
     "a failed job has an effect": ("stray effect", replace(GOOD, effects=[*GOOD.effects, (3, 3)])),
     "an effect of no job": ("stray effect", replace(GOOD, effects=[*GOOD.effects, (7, 1)])),
     "a lost claim's effect was accepted": ("stale write", replace(GOOD, effects=[(1, 1), (2, 1)])),
+    "a lost claim's result was accepted": (
+        "stale write",
+        replace(GOOD, jobs={**GOOD.jobs, 2: Row("completed", 2, failures=1, result=1)}),
+    ),
+    "a completed job was completed once more": (
+        "not final",
+        replace(GOOD, sightings=[Sighting(1, "completed", 1, LONG_AGO - timedelta(seconds=1))]),
+    ),
     "a claim was rescued and completed": (
         "ended twice",
         replace(GOOD, endings=[*GOOD.endings, Ending(2, 1, "completed")]),
@@ -133,7 +144,7 @@ def test_a_good_history_passes() -> None:
     verdict = check(GOOD)
     verdict.must_be_clean()
     assert (verdict.lost, verdict.doubled, verdict.stale) == (0, 0, 0)
-    assert (verdict.claims, verdict.taken_back, verdict.refused, verdict.charged) == (6, 2, 1, 4)
+    assert (verdict.claims, verdict.taken_back, verdict.in_vain, verdict.charged) == (6, 2, 1, 4)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -154,13 +165,14 @@ def test_a_history_is_gathered_from_a_real_run(app: Rowlock, tmp_path: Path) -> 
     log = EventLog(tmp_path / "events")
 
     @app.task(retry=Retry(max_attempts=2, base=0.0))
-    def apply(ctx: JobContext, raises: int) -> None:
+    def apply(ctx: JobContext, raises: int) -> int:
         log.write(ctx.id, ctx.claim, "start")
         with ctx.transaction() as tx:
             tx.execute(f"INSERT INTO effects (job, claim) VALUES ({ctx.id}, {ctx.claim})")
             log.write(ctx.id, ctx.claim, "end")
             if ctx.claim <= raises:
                 raise RuntimeError("on purpose")
+        return ctx.claim
 
     app.store.open()
     make_effects(app.store.url)

@@ -48,7 +48,7 @@ def make_app(settings: Settings, newer: bool = True) -> Rowlock:
     often = Retry(max_attempts=100, backoff="constant", base=0.05)
 
     @app.task(retry=often)
-    def apply(ctx: JobContext, seconds: float = 0.0, raises: int = 0, fails: bool = False) -> None:
+    def apply(ctx: JobContext, seconds: float = 0.0, raises: int = 0, fails: bool = False) -> int:
         log.write(ctx.id, ctx.claim, "start", ctx.job.claimed_by)
         time.sleep(seconds)  # noqa: TID251 - this is the work
         try:
@@ -60,6 +60,7 @@ def make_app(settings: Settings, newer: bool = True) -> Rowlock:
                     raise RuntimeError("on purpose")
         finally:
             log.write(ctx.id, ctx.claim, "end", ctx.job.claimed_by)
+        return ctx.claim
 
     @app.task(retry=often)
     def plain(ctx: JobContext, seconds: float = 0.0) -> int:

@@ -119,6 +119,11 @@ class Presence:
             self._dead = True
             self._on_death()
 
+    def steady(self) -> bool:
+        """False while this worker cannot tell a dead one from one that was frozen together with it."""
+        heartbeat = self._heartbeat
+        return heartbeat is None or heartbeat.steady()
+
     def leave(self, retire: bool = True) -> None:
         """Retire in good order: claims still held go back. A later `ensure` registers anew.
 

@@ -209,8 +209,18 @@ class Store(Protocol):
         """Move due scheduled jobs to queued, earliest first; returns how many."""
         ...
 
-    def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
-        """Take back the claims of silent workers, unless the rescuer itself has been silent."""
+    def rescue(
+        self,
+        worker: str,
+        careful_age: float,
+        now: float | None = None,
+        steady: Callable[[], bool] = lambda: True,
+    ) -> Rescue:
+        """Take back the claims of silent workers, unless the rescuer itself has been silent.
+
+        `steady` is asked inside the transaction: its own beat may be fresh again while the others, frozen
+        together with it, have not come to theirs yet.
+        """
         ...
 
     def expire(self, most: int, now: float | None = None) -> int:

@@ -6,7 +6,7 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -162,14 +162,20 @@ class SqlStore(ABC):
             self._hint(tx)
             return len(due)
 
-    def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
+    def rescue(
+        self,
+        worker: str,
+        careful_age: float,
+        now: float | None = None,
+        steady: Callable[[], bool] = lambda: True,
+    ) -> Rescue:
         with self._read(now) as db:
             if not db.rows("silent_workers"):
                 return Rescue()
         with self._write(now) as tx:
             # If everyone froze together (a stuck lock, a suspended machine), the others only need a moment.
             own_beat = tx.row("beat_age", worker=worker)
-            if own_beat is None or own_beat[0] > careful_age:
+            if own_beat is None or own_beat[0] > careful_age or not steady():
                 return Rescue(waited=True)
             silent = tx.rows("silent_workers")
             fates = [
