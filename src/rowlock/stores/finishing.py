@@ -99,6 +99,13 @@ def was_written(tx: Session, outcome: Outcome) -> bool:
     return row is not None and row[0] == outcome.claim and row[1] in _AFTER[outcome.ending]
 
 
+def took_effect(tx: Session, outcome: Outcome) -> bool:
+    """The same, also if the job came back by it and somebody else has taken it since."""
+    comes_back = outcome.ending in (Ending.RETRY, Ending.RELEASED)
+    row = tx.row("retry_facts", id=outcome.id) if comes_back else None
+    return (row is not None and row[0] > outcome.claim) or was_written(tx, outcome)
+
+
 def write_reports(tx: Session, reports: Sequence[Report]) -> None:
     """Write the progress and the log lines of claims that still hold."""
     if not reports:

@@ -52,6 +52,11 @@ class SqlStore(ABC):
     def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
         """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
+    def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
+        self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange
+    ) -> None:
+        """Note by what it can be seen later that this exchange was committed, should nobody say so."""
+
     # -- claiming and finishing ------------------------------------------------------------------
 
     def exchange(
@@ -86,7 +91,9 @@ class SqlStore(ABC):
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             last = claims[-1].queue if claims else (want.after if want else "")
-            return Exchange(without_expired(tx, worker, claims), lost, last)
+            got = Exchange(without_expired(tx, worker, claims), lost, last)
+            self._leave_trace(tx, worker, outcomes, got)
+            return got
 
     def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost."""

@@ -85,10 +85,13 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = :name AND datname = current_database() AND usename = session_user
 
 -- name: transaction_number
-SELECT CAST(pg_current_xact_id() AS text)
+SELECT CAST(pg_current_xact_id() AS text), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
 
 -- name: transaction_status
-SELECT pg_xact_status(CAST(:number AS xid8))
+SELECT pg_xact_status(CAST(:number AS xid8)), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
+
+-- name: created_at
+SELECT created_at FROM rowlock_jobs WHERE id = :id
 
 -- name: server_facts
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psycopg
@@ -17,18 +17,19 @@ from rowlock.errors import OutcomeUnknown, StoreError, StoreUnreachable, WorkerG
 from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want
 from rowlock.stores.base import Wake
 from rowlock.stores.claiming import take
-from rowlock.stores.finishing import without_expired
+from rowlock.stores.finishing import took_effect, without_expired
 from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import exchanging, inserting, schema
-from rowlock.stores.postgres.connected import ConnectedStore
+from rowlock.stores.postgres.connected import LOOKED_UP, ConnectedStore, log
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import explain, is_lost
-from rowlock.stores.postgres.session import PostgresSession
+from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.postgres.wake import Listener, NoWake
 from rowlock.stores.session import Session
 
 _TRIES = 3
+_MICROSECONDS = 1e-5  # as near as a float comes to the server's
 _NOT_THERE = Inserted(0, False, 0.0)
 _SERVER_FACTS = (
     *("server_version", "synchronous_commit", "fsync", "bytes", "connections", "max_connections"),
@@ -63,6 +64,7 @@ class PostgresStore(ConnectedStore):
             else:
                 inserted = insert(tx, jobs)
             self._hint(tx, {job.queue for job in jobs})
+            tx.witness = _sees([one for one in inserted if one.is_new])
             return inserted
 
     def _insert_one(self, job: NewJob) -> Inserted:
@@ -85,7 +87,9 @@ class PostgresStore(ConnectedStore):
                 self.connections.give_back(link, clean=written)
             found = self.look_up(partial(self._find_by_token, token=token, old=link.name), reason)
             if found is not _NOT_THERE:
+                log.warning(LOOKED_UP, "an enqueue", self.url, f"job {found.id} is there")
                 return found
+            log.warning(LOOKED_UP, "an enqueue", self.url, "it is not there, so it is tried again")
         raise StoreError(f"{self.url} was lost {_TRIES} times in a row; the job was not enqueued")
 
     def _find_by_token(self, db: PostgresSession, token: int, old: str) -> Inserted | None:
@@ -121,6 +125,17 @@ class PostgresStore(ConnectedStore):
         if got.claims and worker in self._asleep:
             self._get_up(worker)
         return got
+
+    def _leave_trace(self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange) -> None:
+        """One outcome or claim is enough: they are all written, or none."""
+        written = next((outcome for outcome in outcomes if outcome not in got.lost), None)
+        if written is not None:
+            cast("PostgresSession", tx).witness = lambda db: took_effect(db, written)
+        elif got.claims:
+            first = got.claims[0]
+            cast("PostgresSession", tx).witness = lambda db: any(
+                (job, claim) == (first.id, first.claim) for job, claim, _ in db.rows("held", worker=worker)
+            )
 
     @staticmethod
     def _unknown(error: StoreUnreachable) -> StoreUnreachable:
@@ -250,3 +265,15 @@ class PostgresStore(ConnectedStore):
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")
+
+
+def _sees(inserted: list[Inserted]) -> Witness:
+    """One new job is enough. Not by its id alone: a server that crashed may give that a second time, too."""
+
+    def is_there(db: PostgresSession) -> bool:
+        if not inserted:  # all were there before
+            return True
+        row = db.row("created_at", id=inserted[-1].id)
+        return row is not None and abs(row[0] - inserted[-1].now) < _MICROSECONDS
+
+    return is_there
