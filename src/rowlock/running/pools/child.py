@@ -5,6 +5,7 @@ It touches the queue only through a task's own `ctx.transaction()`; all else is 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import os
@@ -47,6 +48,7 @@ from rowlock.running.pools.frames import (
 from rowlock.running.residents import Residents
 from rowlock.running.stacks import stack_of
 
+_PR_SET_PDEATHSIG = 1
 _TOGETHER = 0.001  # seconds of outcomes that are handed in together; a crash in between repeats them
 _SPEAK_EVERY = 0.05
 _LOOK_FOR_PARENT = 5.0
@@ -56,6 +58,7 @@ _PATIENCE = 30.0  # seconds to wait for what the parent has not written; it may 
 def main(incoming: Connection, outgoing: Connection, board: Board, plan: Plan) -> None:
     """The whole life of a child."""
     _leave_signals_to_the_parent()
+    _die_with_the_parent(plan.parent)
     voice = Voice(outgoing)
     desk = Desk(voice, board)
     threading.Thread(
@@ -93,6 +96,15 @@ def _leave_signals_to_the_parent() -> None:
             signal.signal(getattr(signal, name), lambda number, frame: None)
     if hasattr(signal, "pthread_sigmask"):  # blocked from before this process began
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def _die_with_the_parent(parent: int) -> None:
+    """Linux kills it with its parent, also while something holds the interpreter; elsewhere its ear does."""
+    if sys.platform == "linux":
+        with suppress(Exception):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was quicker
+            os._exit(1)
 
 
 def _import_app(plan: Plan) -> Any:
