@@ -284,11 +284,13 @@ class Rowlock:
         worker_id: str | None = None,
         grace: float | None = None,
         prefetch: int | None = None,
+        max_jobs_per_child: int | None = None,
     ) -> Worker:
         """A worker for these queues (none named: all); call `.run()` on it, or use `.background()`.
 
         Without `concurrency`, 4 threads or processes run at once, and 1,000 coroutines. `grace` is how many
-        seconds runs may take to end after a stop, `prefetch` how many jobs may be claimed ahead.
+        seconds runs may take to end after a stop, `prefetch` how many jobs may be claimed ahead. A process of
+        the pool is replaced after `max_jobs_per_child` jobs, if that is given.
         """
         from rowlock.running.worker import STOP_GRACE, Worker
 
@@ -302,6 +304,7 @@ class Rowlock:
             worker_id=worker_id,
             grace=STOP_GRACE if grace is None else grace,
             prefetch=prefetch,
+            max_jobs_per_child=max_jobs_per_child,
         )
 
     @property

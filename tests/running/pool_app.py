@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rowlock import Rowlock
 
-KINDS = ["thread", "async"]
+KINDS = ["thread", "async", "process"]
 _numbers = itertools.count()
 
 _SOURCE = """

@@ -192,6 +192,19 @@ def test_a_task_that_the_worker_does_not_know_goes_back(place: Place) -> None:
     other.close()
 
 
+def test_an_app_without_a_task_for_the_default_pool_gives_back_what_it_does_not_know(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def known() -> None: ...
+
+    job = Rowlock(f"sqlite:///{tmp_path}/jobs.db").enqueue("elsewhere")
+    known.enqueue()
+    tally = app.worker().run(until_empty=True)
+    assert (tally.completed, tally.released, app.job(job.id).error_kind) == (1, 1, "unknown_task")
+    app.close()
+
+
 def test_short_jobs_are_claimed_ahead_and_none_is_lost(place: Place) -> None:
     place.app.tasks["nothing"].enqueue_many([(n,) for n in range(300)])
     tally = place.worker().run(until_empty=True)

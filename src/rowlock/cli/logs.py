@@ -34,7 +34,8 @@ class TextLines(logging.Formatter):
         when = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
         job, task, claim = (getattr(record, name, None) for name in ("job", "task", "claim"))
         run = f" [job {job} {task}, claim {claim}]" if job is not None else ""
-        error = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
+        trace = _trace(self, record)
+        error = f"\n{trace}" if trace else ""
         return visible(f"{when} {record.levelname} {record.name}{run}: {record.getMessage()}{error}")
 
 
@@ -52,6 +53,11 @@ class JsonLines(logging.Formatter):
             "task": getattr(record, "task", None),
             "claim": getattr(record, "claim", None),
         }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+        if trace := _trace(self, record):
+            line["error"] = trace
         return json.dumps(line)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    """The traceback; a record from a child process has it as text."""
+    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text

@@ -70,6 +70,14 @@ def worker(
             metavar="NUMBER", help="The most jobs to claim ahead; else as many as are worth 30 ms. 0: none."
         ),
     ] = None,
+    max_jobs_per_child: Annotated[
+        int | None,
+        typer.Option(
+            "--max-jobs-per-child",
+            metavar="NUMBER",
+            help="Replace a process of the pool after so many jobs; else when it ends.",
+        ),
+    ] = None,
     grace: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
@@ -102,6 +110,7 @@ def worker(
         worker_id=name,
         grace=grace,
         prefetch=prefetch,
+        max_jobs_per_child=max_jobs_per_child,
     )
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")

@@ -193,10 +193,25 @@ class JobContext:
 
     def begin(self) -> Token[JobContext | None]:
         """The run begins: its time counts from now, and log lines of this thread carry it."""
-        self.began = time.monotonic()
-        if self.timeout is not None:
-            self.deadline = self.began + self.timeout
+        self.began_at(time.monotonic())
         return current.set(self)
+
+    def began_at(self, moment: float | None) -> None:
+        """The run began then (in a child process, perhaps); None: it has not begun after all."""
+        self.began = moment
+        self.deadline = None if moment is None or self.timeout is None else moment + self.timeout
+
+    def hear(self, report: Report) -> None:
+        """What the run has said in a child process."""
+        with self._lock:
+            self._progress = report.progress or self._progress
+            self._lines = [*self._lines, *report.lines][-_MAX_BUFFERED:]
+        self.spoke = True
+
+    def unwritten(self) -> Report | None:
+        """What the worker has neither written nor in hand; it is not its business any more."""
+        with self._reporting:
+            return self.take_report()
 
     def end(self, token: Token[JobContext | None]) -> None:
         """The run is over."""

@@ -128,6 +128,8 @@ class Hand:
             if claim.task not in known:
                 found = self._app.find_task(claim.task)
                 place = self._station_of(found)
+                if place not in self._stations:  # a task that nobody here knows: any pool can give it back
+                    place = next(iter(self._stations))
                 seconds = self._stations[place].prefetch.cost(claim.task, found) if found else 0.0
                 known[claim.task] = (found, place, seconds)
             task, place, cost = known[claim.task]

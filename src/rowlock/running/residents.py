@@ -54,6 +54,7 @@ class Residents:
 
     def __init__(self) -> None:
         self._loaded: dict[_Load, _Loaded] = {}
+        self.elsewhere: dict[str, float] = {}  # what took how long to load in child processes
 
     def load(self, tasks: Iterable[Task[..., Any]]) -> None:
         """Load what these tasks ask for and is not there yet; raises `ResidentFailed`."""
@@ -74,7 +75,8 @@ class Residents:
     @property
     def seconds(self) -> dict[str, float]:
         """How long each took to load, by the name of its loader."""
-        return {one.name: round(one.seconds, 3) for one in self._loaded.values()}
+        here = {one.name: round(one.seconds, 3) for one in self._loaded.values()}
+        return self.elsewhere | here
 
     def values(self, task: Task[..., Any]) -> dict[str, Any]:
         """The objects that a task asks for, by parameter."""
@@ -90,3 +92,4 @@ class Residents:
         for loaded in reversed(list(self._loaded.values())):
             loaded.tear_down()
         self._loaded.clear()
+        self.elsewhere.clear()

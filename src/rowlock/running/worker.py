@@ -78,15 +78,18 @@ class Worker:
         grace: float = STOP_GRACE,
         timeout_grace: float = TIMEOUT_GRACE,
         prefetch: int | None = None,
+        max_jobs_per_child: int | None = None,
     ) -> None:
         if pool not in pools.POOLS:
             raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(pools.POOLS)}")
         _check_number("concurrency", concurrency, 1)
         _check_number("prefetch", prefetch, 0)
+        _check_number("max_jobs_per_child", max_jobs_per_child, 1)
         self._app = app
         self._pool = pool
         self._given_concurrency = concurrency
         self._prefetch = prefetch
+        self._max_jobs_per_child = max_jobs_per_child
         self._grace = check_seconds("grace", grace) or 0.0
         self._timeout_grace = check_seconds("timeout_grace", timeout_grace) or 0.0
         self._queues = check_queues(queues)
@@ -329,10 +332,16 @@ class Worker:
     def _new_hand(self) -> Hand:
         stations: dict[str, Station] = {}
         hand = Hand(self._app, stations, self._station_of, self._ended, self._timeout_grace)
-        kinds = {self._station_of(task) for task in self._app.tasks.values()}
-        for kind in sorted(kinds or {self._station_of(None)}):
+        kinds: dict[str, list[str]] = {}
+        for name, task in self._app.tasks.items():
+            kinds.setdefault(self._station_of(task), []).append(name)
+        for kind, tasks in sorted((kinds or {self._station_of(None): []}).items()):
             size = self._places_in(kind)
-            pool = pools.make(kind, size, self._app, hand.done, self._residents)
+            pool = pools.make(
+                *(kind, size, self._app, hand.done, self._residents),
+                tasks=tasks,
+                max_jobs_per_child=self._max_jobs_per_child,
+            )
             stations[kind] = Station(pool, size, self._prefetch)
         return hand
 

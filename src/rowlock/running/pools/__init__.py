@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rowlock.running.pools.base import Done, Pool
@@ -22,8 +23,21 @@ def kind_of(task: Task[..., Any] | None, default: str) -> str:
     return "thread" if default == "async" else default
 
 
-def make(kind: str, size: int, app: Any, done: Done, residents: Residents) -> Pool:
-    """A pool of that kind; each is imported when it is first needed."""
+def make(
+    kind: str,
+    size: int,
+    app: Any,
+    done: Done,
+    residents: Residents,
+    *,
+    tasks: Sequence[str] = (),
+    max_jobs_per_child: int | None = None,
+) -> Pool:
+    """A pool of that kind, for these tasks; each is imported when it is first needed."""
+    if kind == "process":
+        from rowlock.running.pools.process import ProcessPool
+
+        return ProcessPool(size, app, done, residents, tasks, max_jobs_per_child)
     if kind == "async":
         from rowlock.running.pools.coroutines import AsyncPool
 

@@ -1,0 +1,197 @@
+"""A pool of child processes: for tasks that hold the interpreter, may crash, or have to be killed.
+
+Keeps the line of runs that wait for a child; each child is kept by a `Place`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from rowlock.errors import ConfigurationError
+from rowlock.job import Ending, Outcome
+from rowlock.running.pools.base import Done, Run
+from rowlock.running.pools.frames import Plan
+from rowlock.running.pools.place import GOODBYE, TRIES, CannotStart, Place
+from rowlock.running.pools.spawning import plan_for
+from rowlock.running.residents import Residents
+
+log = logging.getLogger("rowlock.process")
+
+_FRAME = 0.02  # seconds of quick runs that a child has at once, by experience
+_MOST_BYTES = 32_768  # of claims; a pipe holds 64 KiB, and no sender may have to wait for a busy child
+_PER_CLAIM = 300  # bytes, besides its arguments
+_ANSWER_WITHIN = 1.0  # seconds to say where a run stands
+_SILENT = "its process does not answer: something holds its interpreter"
+
+
+class ProcessPool:
+    """As many children as runs at once, all of them ready before the first claim."""
+
+    plan: Plan
+
+    def __init__(
+        self,
+        size: int,
+        app: Any,
+        done: Done,
+        residents: Residents,
+        tasks: Sequence[str] = (),
+        max_jobs: int | None = None,
+    ) -> None:
+        self._app = app
+        self._done = done
+        self._residents = residents
+        self._tasks = list(tasks)
+        self.max_jobs = math.inf if max_jobs is None else max_jobs
+        self.lock = threading.Lock()
+        self.closed = threading.Event()
+        self._line: deque[Run] = deque()
+        self._places = [Place(number + 1, self) for number in range(size)]
+        self._arrivals: queue.SimpleQueue[tuple[dict[str, float], CannotStart | None]] = queue.SimpleQueue()
+
+    # -- what the worker asks ----------------------------------------------------------------------
+
+    @property
+    def stuck(self) -> int:
+        """How many places have no child and cannot get one; a run that hangs holds none."""
+        return sum(place.failing >= TRIES for place in self._places)
+
+    def start(self) -> None:
+        self.plan = plan_for(self._app, self._tasks)
+        atexit.register(self._kill)  # children leave SIGTERM to us, and multiprocessing would wait for them
+        for place in self._places:
+            place.thread.start()
+        for _ in self._places:
+            loaded, error = self._arrivals.get()
+            if error is not None:
+                self.close()
+                if error.trace:
+                    log.error("a child process cannot work for %s:\n%s", self.plan.app, error.trace)
+                raise ConfigurationError(f"a child process cannot work for {self.plan.app}: {error}")
+            self._residents.elsewhere.update(loaded)
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        with self.lock:
+            self._line.extend(runs)
+            self._wake()
+
+    def take_back(self) -> list[Run]:
+        with self.lock:
+            waiting = [run for place in self._places for run in place.take_back()]
+            waiting.extend(self._line)
+            self._line.clear()
+        return waiting
+
+    def cancel(self, run: Run) -> None:
+        with self.lock:
+            for place, _ in self._having(run):
+                place.ring()
+
+    def abandon(self, run: Run) -> None:
+        with self.lock:
+            for place, number in self._having(run):
+                self._line.extendleft(reversed(place.give_up(number)))
+            self._wake()
+
+    def where(self) -> dict[Run, str]:
+        with self.lock:
+            busy = [place for place in self._places if place.runs and place.child is not None]
+            for place in busy:
+                place.ask_where()
+        deadline = time.monotonic() + _ANSWER_WITHIN
+        found: dict[Run, str] = {}
+        for place in busy:
+            if place.answered.wait(max(0.0, deadline - time.monotonic())):
+                found |= place.stacks
+            else:
+                found |= dict.fromkeys(list(place.runs.values())[:1], _SILENT)
+        return found
+
+    def close(self) -> None:
+        self.closed.set()
+        with self.lock:
+            for place in self._places:
+                place.ring()
+        deadline = time.monotonic() + GOODBYE + 2.0
+        for place in self._places:
+            if place.thread.ident is not None:
+                place.thread.join(max(0.0, deadline - time.monotonic()))
+        self._kill()
+        atexit.unregister(self._kill)
+
+    # -- what its places ask -----------------------------------------------------------------------
+
+    def take(self, place: Place) -> list[Run]:
+        """One run, or several that are known to be quick; none while the child has enough."""
+        taken: list[Run] = []
+        refused: list[Run] = []
+        with self.lock:
+            budget = _FRAME - sum(run.cost for run in place.runs.values())
+            size = sum(_size(run) for run in place.runs.values())
+            share = min(math.ceil(len(self._line) / len(self._places)), place.room)
+            if place.runs and (place.held or budget < _FRAME / 2):
+                share = 0
+            while self._line and len(taken) < share:
+                run = self._line[0]
+                budget -= run.cost
+                size += _size(run)
+                if place.runs and (budget < 0 or size > _MOST_BYTES):
+                    break
+                self._line.popleft()
+                if run.context.cancelled or run.context.lost:
+                    refused.append(run)
+                    continue
+                taken.append(run)
+                place.add(run)
+            place.idle = not place.runs and place.room > 0
+        for run in refused:
+            self.done(run, _not_begun(run))
+        return taken
+
+    def put_back(self, runs: Sequence[Run]) -> None:
+        with self.lock:
+            self._line.extendleft(reversed(runs))
+            self._wake()
+
+    def done(self, run: Run, outcome: Outcome) -> None:
+        self._done(run, outcome)
+
+    def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
+        self._arrivals.put((residents, error))
+
+    def _wake(self) -> None:
+        idle = [place for place in self._places if place.idle]
+        for place in idle[: len(self._line)]:
+            place.idle = False
+            place.ring()
+
+    def _having(self, run: Run) -> list[tuple[Place, int]]:
+        """The place that this run is in, and its number there."""
+        return [
+            (place, number)
+            for place in self._places
+            for number, one in list(place.runs.items())
+            if one is run
+        ]
+
+    def _kill(self) -> None:
+        for place in self._places:
+            place.kill()
+
+
+def _size(run: Run) -> int:
+    return _PER_CLAIM + len(run.claim.args_json)
+
+
+def _not_begun(run: Run) -> Outcome:
+    if run.context.lost:
+        return run.claim.ended(Ending.RELEASED)
+    return run.claim.ended(Ending.CANCELLED, error="cancelled before it began", error_kind="cancelled")

@@ -1,0 +1,169 @@
+"""Starts child processes, and says where they find the app and how they ended.
+
+Spawned, never forked: a fork would copy locks and connections that other threads are using.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+from rowlock.errors import ConfigurationError
+from rowlock.running.pools import child, forwarding
+from rowlock.running.pools.board import Board
+from rowlock.running.pools.frames import Plan, ToChild, ToParent, encode, for_parent
+
+_spawn = multiprocessing.get_context("spawn")
+_GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
+
+
+def plan_for(app: Any, tasks: list[str]) -> Plan:
+    """What children have to know to run these tasks of the app."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
+    return Plan(
+        app=address_of(app),
+        tasks=tasks,
+        database=app.store.url,
+        home=app._home,
+        folder=os.getcwd(),
+        parent=os.getpid(),
+        levels=forwarding.levels(),
+    )
+
+
+def address_of(app: Any) -> str:
+    """`module:attribute` under which an import finds this very app."""
+    near = {task.function.__module__ for task in app.tasks.values()}
+    found = [
+        (name == "__main__", name not in near, name, attribute, module)
+        for name, module in list(sys.modules.items())
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and name != "__mp_main__"
+    ]
+    if not found:
+        raise ConfigurationError(
+            "a process pool needs an app that its children can import: no module has this one as an "
+            "attribute; write app = Rowlock(...) at the top of a module"
+        )
+    *_, name, attribute, module = min(found, key=lambda one: one[:2])
+    return f"{_importable(module) if name == '__main__' else name}:{attribute}"
+
+
+def _importable(main: ModuleType) -> str:
+    """The program itself, as a child can import it; multiprocessing does that for scripts."""
+    spec = main.__spec__
+    if spec is not None:
+        return spec.name if spec.name.endswith(".__main__") else "__main__"
+    file = getattr(main, "__file__", None)
+    if file is None or not os.path.exists(file):
+        raise ConfigurationError(
+            "a process pool needs an app that its children can import: this one was typed in, or came from "
+            "-c or stdin; put it into a module"
+        )
+    return "__main__"
+
+
+class ChildEnded(Exception):
+    """The child's pipe is at its end."""
+
+
+class Child:
+    """One child process, as its parent sees it."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.board = Board(_spawn)
+        self.incoming: Connection
+        self.incoming, out = _spawn.Pipe(duplex=False)
+        into, self._outgoing = _spawn.Pipe(duplex=False)
+        # Not a daemon: its tasks may use multiprocessing themselves.
+        self._process = _spawn.Process(target=child.main, args=(into, out, self.board, plan), name=name)
+        try:
+            _start_deaf(self._process)
+        finally:
+            into.close()
+            out.close()
+
+    @property
+    def sentinel(self) -> int:
+        """Ready for reading when it has ended."""
+        return self._process.sentinel
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while it runs."""
+        return self._process.is_alive()
+
+    def send(self, message: ToChild) -> None:
+        """Send; if it has just ended, whoever reads from it will notice."""
+        with suppress(OSError):
+            self._outgoing.send_bytes(encode(message))
+
+    def receive(self) -> ToParent:
+        """The next message; raises `ChildEnded`."""
+        try:
+            return for_parent.decode(self.incoming.recv_bytes())
+        except (EOFError, OSError):
+            raise ChildEnded from None
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(OSError, ValueError):  # it has ended already
+            self._process.kill()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end; False if it has not come."""
+        self._process.join(seconds)
+        return not self._process.is_alive()
+
+    def bury(self) -> str:
+        """It has ended, or has to now; says how."""
+        if not self.join(1.0):
+            self.kill()
+            self._process.join()
+        code = self._process.exitcode
+        self.incoming.close()
+        self._outgoing.close()
+        self._process.close()
+        return _how(code)
+
+
+def _start_deaf(process: Any) -> None:
+    """Start it with signals blocked: one to the whole group must not end it before it is ready for that."""
+    if not hasattr(signal, "pthread_sigmask"):
+        process.start()
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its process ended with exit code {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    return f"its process was killed by signal {-code}{name}"
+
+
+def why_not_ready(how: str) -> str:
+    """What to say about a child that ended before it could say anything itself."""
+    return (
+        f"{how.replace('its process', 'a child process')} before it was ready; it may have said more on "
+        f"stderr. In a script, {_GUARD}"
+    )
