@@ -210,7 +210,6 @@ class Worker:
                 self._pause(wait)
                 wait = self.run_once()
         finally:
-            self._hand.close()
             self._end()
         return self._finisher.tally
 
@@ -397,6 +396,7 @@ class Worker:
     def _end(self) -> None:
         """Give back what still runs, write what is left, say goodbye."""
         self._hand.give_back()
+        self._hand.close()  # after that: what a pool cuts off has no say any more
         written = any(self._write_the_rest() for _ in range(_LAST_TRIES))
         self._stop = self._stop_now = False  # it may run again
         self.poller.running = False
