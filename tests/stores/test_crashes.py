@@ -52,11 +52,14 @@ class How(NamedTuple):
 
 
 SMOOTH = How(None, answered=True, dies=False)
-HOWS = st.one_of(
-    st.just(SMOOTH),
-    st.builds(How, st.none(), st.just(False), st.booleans()),
-    st.builds(How, st.integers(0, 9), st.just(False), st.booleans()),
-)
+
+
+def how(what: str, step: int, dies: bool) -> How:
+    return SMOOTH if what == "smooth" else How(step if what == "cut" else None, False, dies)
+
+
+# Most calls go well, else no worker would come far enough to have something to lose.
+HOWS = st.builds(how, st.sampled_from(["smooth"] * 5 + ["unheard", "cut"]), st.integers(0, 9), st.booleans())
 
 
 @dataclass
@@ -70,6 +73,11 @@ class Hand:
         default_factory=list
     )  # outcomes of which it does not know that they are written
     unsure: bool = False  # some of them may be
+
+
+WHICH = st.integers(0, WORKERS - 1)
+STRATEGIES = st.sampled_from(["FIFO", "PRIORITY", "WEIGHTED_RANDOM"])
+ENDINGS = st.lists(st.sampled_from(list(Ending)), max_size=3)
 
 
 class CrashModel(RuleBasedStateMachine):
@@ -91,6 +99,7 @@ class CrashModel(RuleBasedStateMachine):
         self.operated: set[int] = set()
         self.numbers = iter(range(10**6))
         self.hands = [self.hire() for _ in range(WORKERS)]
+        self.enqueue(4, None, 3)
 
     def hire(self) -> Hand:
         name = worker(self.store, f"w{next(self.numbers)}", LEASE, now=self.now)
@@ -129,19 +138,19 @@ class CrashModel(RuleBasedStateMachine):
         self.stale += hand.claims.values()
         hand.claims, hand.owed, hand.unsure = {}, [], False
 
-    @rule(which=st.integers(0, WORKERS - 1))
+    @rule(which=WHICH)
     def crash(self, which: int) -> None:
         self.die(self.hands[which])
 
-    @rule(which=st.integers(0, WORKERS - 1))
-    def come_back(self, which: int) -> None:
-        """A new process, under a new name."""
+    def process(self, which: int) -> Hand:
+        """The worker in this place; one that is gone has been started again, under a new name."""
         if not self.hands[which].alive:
             self.hands[which] = self.hire()
+        return self.hands[which]
 
     # -- producing and operating -----------------------------------------------------------------
 
-    @rule(count=st.integers(1, 3), delay=st.sampled_from([None, 5.0]), budget=st.integers(1, 3))
+    @rule(count=st.integers(1, 3), delay=st.sampled_from([None, None, 5.0]), budget=st.integers(1, 3))
     def enqueue(self, count: int, delay: float | None, budget: int) -> None:
         for id in add(self.store, count, delay=delay, max_attempts=budget, now=self.now):
             state = "scheduled" if delay else "queued"
@@ -185,22 +194,25 @@ class CrashModel(RuleBasedStateMachine):
 
     # -- claim, run, finish ----------------------------------------------------------------------
 
-    @rule(
-        which=st.integers(0, WORKERS - 1),
-        count=st.integers(0, 3),
-        finished=st.integers(0, 3),
-        endings=st.lists(st.sampled_from(list(Ending)), min_size=3, max_size=3),
-        strategy=st.sampled_from(["FIFO", "PRIORITY", "WEIGHTED_RANDOM"]),
-        how=HOWS,
-    )
-    def exchange(
-        self, which: int, count: int, finished: int, endings: list[Ending], strategy: str, how: How
-    ) -> None:
+    @rule(which=WHICH, count=st.integers(1, 3), strategy=STRATEGIES, how=HOWS)
+    def claim(self, which: int, count: int, strategy: str, how: How) -> None:
+        self.exchange(which, count, [], strategy, how)
+
+    @rule(which=WHICH, count=st.integers(1, 3), strategy=STRATEGIES)
+    def claim_and_run_and_finish(self, which: int, count: int, strategy: str) -> None:
+        """A cycle in which nothing happens, so that some jobs get on."""
+        self.exchange(which, count, [], strategy, SMOOTH)
+        self.exchange(which, 0, [Ending.COMPLETED, Ending.RETRY, Ending.FAILED], strategy, SMOOTH)
+
+    @rule(which=WHICH, endings=ENDINGS, how=HOWS)
+    def finish(self, which: int, endings: list[Ending], how: How) -> None:
+        self.exchange(which, 0, endings, "FIFO", how)
+
+    @rule(which=WHICH, count=st.integers(1, 3), endings=ENDINGS, strategy=STRATEGIES, how=HOWS)
+    def exchange(self, which: int, count: int, endings: list[Ending], strategy: str, how: How) -> None:
         """Hand back some of what it holds, and all that it owes, and take new claims: the way of a worker."""
-        hand = self.hands[which]
-        if not hand.alive:
-            return
-        for key, ending in zip(list(hand.claims)[:finished], endings, strict=False):
+        hand = self.process(which)
+        for key, ending in zip(list(hand.claims), endings, strict=False):
             hand.owed.append(self.ended(hand.claims.pop(key), ending))
         want = Want(count=count, strategy=strategy) if count else None
         holding = [one for one in hand.owed if self.jobs[one.id].holds(one.claim)]
@@ -270,14 +282,12 @@ class CrashModel(RuleBasedStateMachine):
 
     def changed(self, one: Outcome) -> bool:
         found = job(self.store, one.id)
-        return found.state != "running" or found.claim != one.claim  # given back, it may be claimed again
+        return (found.state, found.claim) != ("running", one.claim)
 
-    @rule(which=st.integers(0, WORKERS - 1))
+    @rule(which=WHICH)
     def give_back_strays(self, which: int) -> None:
         """What the store says it holds and it has never heard of goes back, free of charge."""
-        hand = self.hands[which]
-        if not hand.alive:
-            return
+        hand = self.process(which)
         known = {*hand.claims, *((one.id, one.claim) for one in hand.owed)}
         held = [(id, claim) for id, claim, _ in self.store.held(hand.name)]
         strays = [
@@ -290,13 +300,13 @@ class CrashModel(RuleBasedStateMachine):
             self.apply(one)
 
     @rule(
-        which=st.integers(0, WORKERS - 1),
+        which=WHICH,
         until=st.sampled_from(["the row", "the completion", "the commit", "the end"]),
         dies=st.booleans(),
     )
     def run_in_a_transaction(self, which: int, until: str, dies: bool) -> None:
         """A task writes a row of its own with its completion, or gets no further than `until`."""
-        hand = self.hands[which]
+        hand = self.process(which)
         if not hand.claims:
             return
         key = next(iter(hand.claims))
@@ -333,11 +343,9 @@ class CrashModel(RuleBasedStateMachine):
 
     # -- life and death --------------------------------------------------------------------------
 
-    @rule(which=st.integers(0, WORKERS - 1), how=HOWS)
+    @rule(which=WHICH, how=HOWS)
     def beat(self, which: int, how: How = SMOOTH) -> None:
-        hand = self.hands[which]
-        if not hand.alive:
-            return
+        hand = self.process(which)
         done, alive = self.attempt(how, lambda: self.store.beat(hand.name, "FIFO", now=self.now))
         if done and hand.name in self.beats:
             self.beats[hand.name] = self.now
@@ -348,6 +356,17 @@ class CrashModel(RuleBasedStateMachine):
             if not alive:
                 self.renew(which)
 
+    @rule(which=WHICH, dies=st.booleans(), how=HOWS)
+    def fall_silent(self, which: int, dies: bool, how: How) -> None:
+        """One does not beat for longer than its lease while the others do, and somebody looks after it."""
+        if dies:
+            self.die(self.hands[which])
+        self.now += LEASE + 0.5
+        others = [other for other in range(WORKERS) if other != which]
+        for other in others:
+            self.beat(other, SMOOTH)
+        self.rescue(others[0], how, beats_first=False)
+
     def renew(self, which: int) -> None:
         """It hears that it was declared dead: it drops its claims and registers anew, with what it owes."""
         hand = self.hands[which]
@@ -355,13 +374,11 @@ class CrashModel(RuleBasedStateMachine):
         self.hands[which] = self.hire()
         self.hands[which].owed, self.hands[which].unsure = hand.owed, hand.unsure
 
-    @rule(which=st.integers(0, WORKERS - 1), how=HOWS, beats_first=st.booleans())
+    @rule(which=WHICH, how=HOWS, beats_first=st.sampled_from([True, True, False]))
     def rescue(self, which: int, how: How, beats_first: bool) -> None:
         if beats_first:
             self.beat(which)
-        hand = self.hands[which]
-        if not hand.alive:
-            return
+        hand = self.process(which)
         silent = {name for name, beat in self.beats.items() if self.now - beat > LEASE}
         careful = hand.name not in self.beats or self.now - self.beats[hand.name] > CAREFUL
         done, did = self.attempt(how, lambda: self.store.rescue(hand.name, CAREFUL, now=self.now))
@@ -377,12 +394,10 @@ class CrashModel(RuleBasedStateMachine):
         if did is None:
             self.after_silence(hand, how)
 
-    @rule(which=st.integers(0, WORKERS - 1), how=HOWS)
+    @rule(which=WHICH, how=HOWS)
     def retire(self, which: int, how: How) -> None:
         """It ends in good order: what it holds goes back for nothing, or is ended if it runs at most once."""
-        hand = self.hands[which]
-        if not hand.alive:
-            return
+        hand = self.process(which)
         done, _ = self.attempt(how, lambda: self.store.retire(hand.name, now=self.now))
         if done:
             self.beats.pop(hand.name, None)
