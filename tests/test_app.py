@@ -187,8 +187,8 @@ def test_threads_that_use_an_app_first_together_share_its_store(
         both.wait(timeout=10)
         return store_for(*where, **how)
 
-    monkeypatch.setattr("rowlock.stores.address.store_for", slowly)
     app = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}")
+    monkeypatch.setattr("rowlock.stores.address.store_for", slowly)
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(lambda _: app.store, range(2))
     assert one is other is app.store
