@@ -118,7 +118,8 @@ class Listener:
                 if self._listening_as is not None:
                     failures = 0
                 if not failures and not self._stop.is_set():
-                    log.warning("wake-ups are not heard for now, polling goes on: %s", error)
+                    first = str(error).partition("\n")[0]  # the others are libpq's guesses
+                    log.warning("wake-ups are not heard for now, polling goes on: %s", first)
                 failures += 1
             finally:
                 self._listening_as = None
