@@ -90,7 +90,7 @@ def _leave_signals_to_the_parent() -> None:
     Handlers that do nothing, rather than SIG_IGN, which programs that a task starts would inherit.
     """
     with suppress(Exception):  # no stderr
-        faulthandler.enable()  # where a SIGSEGV struck
+        faulthandler.enable(all_threads=False)  # says where a SIGSEGV struck
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda number, frame: None)
