@@ -38,8 +38,8 @@ class Heartbeat:
         self._worker = worker
         self._strategy = strategy
         self._interval = lease / 6
-        # More than this between two beats: we were frozen, or the database was. A common pause of three quarters
-        # of the lease can make others look dead; a busy machine with a short lease must not count as one.
+        # More than this between two beats: we were frozen, or the database was. A common pause of 3/4 of the
+        # lease can make others look dead; a busy machine with a short lease must not count as one.
         self._long = lease / 2
         self._uneasy = max(self._interval, min(_UNEASY_AT_LEAST, lease / 2))
         self._on_death = on_death
