@@ -30,7 +30,7 @@ def end_all(storm: Storm) -> None:
 
 
 def test_a_worker_that_was_frozen_past_its_lease_changes_nothing(start_storm: StartStorm) -> None:
-    storm = start_storm(lease=1.0)
+    storm = start_storm(lease=2.0)
     (frozen,) = storm.start_workers(1)
     jobs = [storm.app.enqueue(task, {"seconds": 0.3}).id for task in ("apply", "plain")]
     eventually(lambda: started(storm, frozen) == {(job, 1) for job in jobs}, timeout=30)
@@ -82,11 +82,12 @@ def test_two_hundred_freezes_past_the_lease(start_storm: StartStorm) -> None:
 def freeze_all_together(storm: Storm, rounds: int) -> int:
     """Let all workers stop and go on together, as a suspended machine does; returns how many claims froze."""
     claims = 0
+    producer = storm.start_producer(20, seconds=0.5, faults=False)
     for number in range(rounds):
         if number:  # let them find each other again
             storm.pass_time(storm.lease / 2)
-        if storm.unfinished() < 20:
-            storm.wait_for_end(storm.start_producer(20, seconds=0.5, faults=False))
+        if number and storm.unfinished() < 20:
+            producer = storm.start_producer(20, seconds=0.5, faults=False)
         eventually(storm.running, timeout=30)
         storm.pass_time(storm.random.uniform(0.0, 0.3))
         everybody = storm.living("work")
@@ -96,11 +97,12 @@ def freeze_all_together(storm: Storm, rounds: int) -> int:
         storm.pass_time(storm.lease * storm.random.uniform(1.1, 1.5))
         for worker in storm.random.sample(everybody, len(everybody)):
             storm.thaw(worker)
+        storm.wait_for_end(producer)
     return claims
 
 
 def test_workers_that_were_frozen_together_do_not_bury_each_other(start_storm: StartStorm) -> None:
-    storm = start_storm(lease=2.0)
+    storm = start_storm(lease=3.0)
     storm.start_workers(4)
     assert freeze_all_together(storm, rounds=1) > 0
     storm.drain()

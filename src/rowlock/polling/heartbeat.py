@@ -38,7 +38,10 @@ class Heartbeat:
         self._worker = worker
         self._strategy = strategy
         self._interval = lease / 6
-        self._long = lease / 3  # more than this between two beats: we were frozen, or the database was
+        # More than this between two beats: we were frozen, or the database was. A common pause of 3/4 of the
+        # lease can make others look dead; a busy machine with a short lease must not count as one.
+        self._long = lease / 2
+        self._uneasy = max(self._interval, min(_UNEASY_AT_LEAST, lease / 2))
         self._on_death = on_death
         self._on_tick = on_tick
         self._running = running
@@ -100,7 +103,7 @@ class Heartbeat:
         written = max(moment, time.monotonic())
         if written - self._written > self._long:
             # Before `_written`: `steady` must not miss both.
-            self._uneasy_until = written + max(self._interval, _UNEASY_AT_LEAST)
+            self._uneasy_until = written + self._uneasy
         self._written = written
         self._last, self._told_late = moment, False
         if not alive:
