@@ -85,6 +85,7 @@ def main(path: str, library: str, scale: str, slow: str, writes: str) -> None:
     from rowlock.stores.sqlite import SqliteStore, checkpoints, connections
 
     checkpoints._LARGE //= int(scale)
+    checkpoints._TOO_LARGE //= int(scale)
     connections._LARGEST_LOG //= int(scale)
     store = SqliteStore(path)
     store.open()

@@ -14,11 +14,12 @@ import time
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
-_LARGE = 16 * 1024 * 1024
+_LARGE, _TOO_LARGE = 16 * 1024 * 1024, 48 * 1024 * 1024
 _WRITES = 512  # of about four pages each: a log of 8 MB
 _UPKEEP_EVERY = 5.0  # seconds
 _PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again
 _FIRST_HOLD, _LONGEST_HOLD = 0.01, 1.0  # seconds that writers may have to wait for the readers of a large log
+_YIELD = 0.1  # seconds; as often as SQLite looks at a lock that others hold
 _LONGEST_PAUSE = 60.0  # seconds until the next attempt, while a reader stays
 
 
@@ -78,14 +79,14 @@ class Checkpoints:
         try:
             copier = self._connections.open(create=False)
             try:
-                self._copy(copier, began + (min(self._hold, usual / 2000) if size > _LARGE else 0.0))
+                self._copy(copier, began + min(self._patience_with_readers(size), usual / 2000))
             finally:
                 copier.close()
         finally:
             connection.execute("ROLLBACK")
         self._again_at = 0.0
         if size > _LARGE:
-            self._leave_alone(time.monotonic() - began)
+            self._leave_alone(size, time.monotonic() - began)
 
     def _copy(self, copier: sqlite3.Connection, until: float) -> None:
         """Copy what readers allow, and give those who still read from the log until then to end.
@@ -102,15 +103,24 @@ class Checkpoints:
         if left > 0:
             time.sleep(left)
 
-    def _leave_alone(self, held: float) -> None:
-        """Give the writers at least as much time as they had to wait, and wait for longer the next time.
+    def _patience_with_readers(self, size: int) -> float:
+        """As long as they seem to take, and longer when the log is far too large."""
+        if size <= _LARGE or not self._hold:
+            return 0.0
+        return max(self._hold, _LONGEST_HOLD * _excess(size) ** 2)
+
+    def _leave_alone(self, size: int, held: float) -> None:
+        """Let the writers go on for about as long as they had to wait, and wait for longer the next time.
 
         So the longest wait is not much longer than the readers are, and one that stays does not stop anybody.
         """
+        if self._hold:
+            time.sleep(min(held, _YIELD))  # those who waited go first
         self._held = True
-        self._again_at = time.monotonic() + min(_LONGEST_PAUSE, held * 4.0**self._failed)
+        pause = held * max(0.25, 1.0 - _excess(size)) * 4.0**self._failed
+        self._again_at = time.monotonic() + min(_LONGEST_PAUSE, pause)
         if self._hold >= _LONGEST_HOLD:
-            self._failed = min(self._failed + 1, 3)
+            self._failed = min(self._failed + 1, 4)
         self._hold = min(_LONGEST_HOLD, max(_FIRST_HOLD, self._hold * 2))
 
     def _size(self) -> int:
@@ -118,6 +128,11 @@ class Checkpoints:
         if size <= _LARGE and self._held:  # it was started over
             self._hold, self._held, self._failed = self._hold / 4, False, 0
         return size
+
+
+def _excess(size: int) -> float:
+    """How far the log is on its way from large (0) to too large (1)."""
+    return min(1.0, max(0.0, (size - _LARGE) / (_TOO_LARGE - _LARGE)))
 
 
 def size_of(path: str) -> int:
