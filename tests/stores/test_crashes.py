@@ -356,16 +356,33 @@ class CrashModel(RuleBasedStateMachine):
             if not alive:
                 self.renew(which)
 
-    @rule(which=WHICH, dies=st.booleans(), how=HOWS)
-    def fall_silent(self, which: int, dies: bool, how: How) -> None:
-        """One does not beat for longer than its lease while the others do, and somebody looks after it."""
-        if dies:
-            self.die(self.hands[which])
+    @rule(
+        which=WHICH,
+        others_beat=st.sampled_from([True, True, False]),
+        others_claim=st.booleans(),
+        wakes_up=st.sampled_from(["never", "to finish", "to commit"]),
+        ending=st.sampled_from(list(Ending)),
+        how=HOWS,
+    )
+    def fall_silent(
+        self, which: int, others_beat: bool, others_claim: bool, wakes_up: str, ending: Ending, how: How
+    ) -> None:
+        """One that holds something does not beat for longer than its lease; it may wake up and go on."""
+        self.exchange(which, 2, [], "FIFO", SMOOTH)
         self.now += LEASE + 0.5
         others = [other for other in range(WORKERS) if other != which]
-        for other in others:
-            self.beat(other, SMOOTH)
+        if others_beat:  # else all were frozen together, and nobody may be declared dead
+            for other in others:
+                self.beat(other, SMOOTH)
         self.rescue(others[0], how, beats_first=False)
+        if others_claim:
+            self.exchange(others[1], 3, [], "FIFO", SMOOTH)
+        if wakes_up == "never":
+            self.die(self.hands[which])
+        elif wakes_up == "to finish":
+            self.exchange(which, 0, [ending, ending], "FIFO", SMOOTH)
+        else:
+            self.run_in_a_transaction(which, "the end", dies=False)
 
     def renew(self, which: int) -> None:
         """It hears that it was declared dead: it drops its claims and registers anew, with what it owes."""
