@@ -68,7 +68,12 @@ class Heartbeat:
     def steady(self, moment: float | None = None) -> bool:
         """False if the beats have paused, and for one interval after: others may only have paused, too."""
         moment = time.monotonic() if moment is None else moment
-        return moment - self._written <= self._long and moment >= self._uneasy_until
+        return self.is_fresh(moment) and moment >= self._uneasy_until
+
+    def is_fresh(self, moment: float | None = None) -> bool:
+        """False if the last beat is so old that others may take this worker for dead."""
+        moment = time.monotonic() if moment is None else moment
+        return moment - self._written <= self._long
 
     def _loop(self) -> None:
         while not self._stop.wait(min(_TICK, self._interval / 2)):

@@ -38,6 +38,7 @@ STOP_GRACE = 25.0  # seconds that runs may take to end; most supervisors kill af
 CONCURRENCY = {"thread": 4, "process": 4, "async": 1_000}  # unless it is given
 _LAST_TRIES = 3
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
+_SOON = 0.05
 
 
 class Host(PollerHost, Protocol):
@@ -223,11 +224,13 @@ class Worker:
             else:
                 self.poller.keep_up()
             alone = self._probation.may_start(hand.runs.values())
-            wanted = 0 if self._stop or self._probation.blocks(hand.runs.values()) else hand.wanted()
+            asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
+            blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
+            wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
             if not (wanted or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
-                return hand.time_to_next_deadline(_LOOK_AROUND)
+                return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
             self.exchanging, strategy = True, self.strategy
             got = self.poller.exchange(wanted, batch.outcomes, batch.reports, batch.minutes, alone=alone)
         except WorkerGone:
