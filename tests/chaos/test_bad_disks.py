@@ -44,7 +44,7 @@ def survive(
 ) -> float:
     """Two tasks end while the database cannot be written; returns how soon after it this was written down.
 
-    The worker says it once for each kind of trouble.
+    The worker says it once, or each time when what SQLite calls the trouble has changed.
     """
     before = sum(outage.runs().values())
     jobs = {before, before + 1}
@@ -62,7 +62,7 @@ def survive(
         eventually(lambda: len(outage.told("the store cannot be used")) > said, timeout=30)
         outage.watch(seconds).assert_calm()
         lines = outage.told("the store cannot be used")[said:]
-        assert len({line[line.index(" ") :] for line in lines}) == len(lines) <= kinds, lines
+        assert len(lines) <= kinds, lines
     took = seconds_until(lambda: outage.completed() == completed + 2, GENEROUS)
     assert len(outage.told("the store can be used again")) == again + 1
     assert all(outage.runs()[n] == 1 for n in jobs), "what they came to was kept, so nothing ran again"
@@ -141,7 +141,7 @@ def test_a_worker_survives_syncs_that_fail(outage: Outage) -> None:
 def test_a_worker_survives_calls_that_fail(outage: Outage, what: str) -> None:
     with outage.worker() as process:
         for _ in range(3):
-            survive(outage, lambda: failing_calls(process, what), seconds=5.0, kinds=2)
+            survive(outage, lambda: failing_calls(process, what), seconds=5.0, kinds=4)
         assert outage.stop() == 0
     assert outage.states() == {"completed": 6}
 
