@@ -650,6 +650,22 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     rescuer.close()
 
 
+def test_an_idle_worker_polls_as_rarely_as_it_was_told_to(app: Rowlock) -> None:
+    app.task(name="work")(lambda: None)
+    waits: list[float] = []
+    worker = app.worker(poll_interval=60.0)
+    wait = worker.poller.wait
+
+    def noted(seconds: float, *, for_jobs: bool = True) -> None:
+        waits.append(seconds)
+        wait(min(seconds, 0.01), for_jobs=for_jobs)
+
+    worker.poller.wait = noted  # type: ignore[method-assign]
+    with worker.background():
+        eventually(lambda: len(waits) >= 3)
+    assert min(waits[:3]) > 30
+
+
 def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
     app: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

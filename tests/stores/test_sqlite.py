@@ -457,6 +457,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         add(store)
 
 
+def test_a_thread_that_cannot_open_its_connection_is_told_in_our_words(
+    store: SqliteStore, path: Path
+) -> None:
+    """A worker goes on after an error of the store, and ends with any other."""
+    add(store)
+    store.connections.close()
+    path.rename(path.with_name("elsewhere.db"))
+    path.mkdir()
+    for call in (lambda: add(store), store.find):
+        with pytest.raises(StoreUnusable, match="cannot be opened"):
+            call()
+
+
 def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
     add(store)
     connection = connection_of(store)

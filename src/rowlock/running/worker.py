@@ -249,7 +249,8 @@ class Worker:
         self.exchanging = False
         if len(got.claims) >= wanted:
             return 0.0 if hand.wanted() else hand.time_to_next_deadline(_LOOK_AROUND)
-        return min(self.poller.idle_wait(), hand.time_to_next_deadline(_LOOK_AROUND))
+        idle = self.poller.idle_wait()
+        return min(idle, hand.time_to_next_deadline(_LOOK_AROUND)) if hand.runs else idle
 
     def _take(self, got: Exchange, wanted: int, still_in_order: bool) -> None:
         for outcome in got.lost:

@@ -241,11 +241,11 @@ class Store(Protocol):
         ...
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
-        """Delete old finished jobs of one page of ids; returns (deleted, last id of the page; 0: the end)."""
+        """Delete old finished jobs of one page of ids; returns (deleted, last id looked at; 0: the end)."""
         ...
 
     def prune_records(self, age: float, now: float | None = None) -> None:
-        """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
+        """Delete some rows of workers that ended, and of minutes that passed, longer than `age` ago."""
         ...
 
     def checkpoint(self) -> None:

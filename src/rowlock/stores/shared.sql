@@ -227,6 +227,13 @@ SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
 -- name: prune_page
 SELECT id, state, created_at, finished_at FROM rowlock_jobs WHERE id > :beyond ORDER BY id LIMIT :most
 
+-- name: count_side_rows
+SELECT job_id, count(*) FROM (
+    SELECT job_id FROM rowlock_logs WHERE job_id IN ({ids})
+    UNION ALL
+    SELECT job_id FROM rowlock_history WHERE job_id IN ({ids})
+) AS side_rows GROUP BY job_id
+
 -- Asked again whether they are old enough: since the page was read, an operator may have had one run again.
 -- name: prune_jobs
 DELETE FROM rowlock_jobs
@@ -244,10 +251,12 @@ DELETE FROM rowlock_logs WHERE job_id IN ({ids})
 DELETE FROM rowlock_progress WHERE job_id IN ({ids})
 
 -- name: prune_workers
-DELETE FROM rowlock_workers WHERE dead_at < {now-age}
+DELETE FROM rowlock_workers WHERE id IN (SELECT id FROM rowlock_workers WHERE dead_at < {now-age} LIMIT :most)
 
 -- name: prune_minutes
-DELETE FROM rowlock_minutes WHERE minute < :minute
+DELETE FROM rowlock_minutes WHERE minute <= (SELECT max(minute) FROM (
+    SELECT minute FROM rowlock_minutes WHERE minute < :minute ORDER BY minute LIMIT :most
+) AS oldest)
 
 -- name: set_paused
 INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)

@@ -122,7 +122,10 @@ class _Writing:
         self._now = now
 
     def __enter__(self) -> SqliteSession:
-        self._connection = connection = self._store.connections.borrow()
+        try:
+            self._connection = connection = self._store.connections.borrow()
+        except sqlite3.Error as error:  # a thread's first use opens one, and a bad disk may refuse that
+            raise self._store.explained(error) from error
         try:
             # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
             connection.execute("BEGIN IMMEDIATE")
