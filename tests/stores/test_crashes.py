@@ -479,18 +479,18 @@ def test_workers_that_crash_on_sqlite_lose_and_double_nothing(tmp_path: Path) ->
 
 def test_workers_that_crash_on_postgresql_lose_and_double_nothing(postgres_schema: str) -> None:
     with emptied_schemas(postgres_schema) as empty:
-        run_on(empty, 15)
+        run_on(empty, 12)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_workers_that_crash_often_on_sqlite_lose_and_double_nothing(tmp_path: Path) -> None:
     with empty_files(tmp_path) as empty:
-        run_on(empty, 1500)
+        run_on(empty, 1000)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_workers_that_crash_often_on_postgresql_lose_and_double_nothing(postgres_schema: str) -> None:
     with emptied_schemas(postgres_schema) as empty:
-        run_on(empty, 400)
+        run_on(empty, 250)
