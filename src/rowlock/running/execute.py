@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -114,7 +115,10 @@ def _internal(claim: Claim, error: BaseException) -> Outcome:
 
 def _log(claim: Claim, outcome: Outcome) -> None:
     """A line for what somebody may want to look at; nothing for the usual."""
-    reason = (outcome.error or "").rstrip().rpartition("\n")[2]
+    lines = (outcome.error or "").splitlines()
+    reason = next(
+        (line for line in reversed(lines) if re.search(r"\w", line)), ""
+    )  # drivers end with a caret
     if outcome.ending is Ending.FAILED:
         log.error("job %d (%s) failed: %s", claim.id, claim.task, outcome.error)
     elif outcome.ending is Ending.RETRY and outcome.charge:
