@@ -443,7 +443,8 @@ def test_a_job_that_keeps_killing_its_process_uses_up_its_budget(
 def test_a_hundred_deaths_are_charged_to_a_hundred_jobs(shop: Shop, how: str) -> None:
     hop = shop.app.tasks["hop"]
     jobs = hop.enqueue_many([{"how": how} if n % 20 == 10 else {} for n in range(2_000)])
-    with shop.app.worker(pool="process", concurrency=2).background():
+    # Few ahead: what waits for a new child is given back to other workers, and there are none.
+    with shop.app.worker(pool="process", concurrency=2, prefetch=20).background():
         eventually(lambda: shop.app.stats()["completed"] == 2_000, timeout=800)
     assert charged(shop, jobs) == {job: 1 for n, job in enumerate(jobs) if n % 20 == 10}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import os
 import queue
 import threading
 import time
@@ -53,6 +54,7 @@ class ProcessPool:
         self.max_jobs = math.inf if max_jobs is None else max_jobs
         self.lock = threading.Lock()
         self.closed = threading.Event()
+        self._process = os.getpid()
         self._line: deque[Run] = deque()
         self._places = [Place(number + 1, self) for number in range(size)]
         self._arrivals: queue.SimpleQueue[tuple[dict[str, float], CannotStart | None]] = queue.SimpleQueue()
@@ -183,6 +185,8 @@ class ProcessPool:
         ]
 
     def _kill(self) -> None:
+        if os.getpid() != self._process:  # in a fork of the worker, which leaves
+            return
         for place in self._places:
             place.kill()
 
