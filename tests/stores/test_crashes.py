@@ -486,11 +486,11 @@ def test_workers_that_crash_on_postgresql_lose_and_double_nothing(postgres_schem
 @pytest.mark.timeout(1800)
 def test_workers_that_crash_often_on_sqlite_lose_and_double_nothing(tmp_path: Path) -> None:
     with empty_files(tmp_path) as empty:
-        run_on(empty, 1000)
+        run_on(empty, 500)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_workers_that_crash_often_on_postgresql_lose_and_double_nothing(postgres_schema: str) -> None:
     with emptied_schemas(postgres_schema) as empty:
-        run_on(empty, 250)
+        run_on(empty, 120)
