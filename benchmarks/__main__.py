@@ -20,6 +20,7 @@ _SQLITE = (
     "enqueue_bulk",
     "claims",
     "drain_one_at_a_time",
+    "drain",
     "idle",
     "import_time",
     "wakeup",
@@ -29,6 +30,7 @@ _POSTGRES = (
     "postgres_enqueue_bulk",
     "postgres_claims",
     "postgres_drain_one_at_a_time",
+    "postgres_drain",
     "postgres_wakeup",
 )
 _WHEN_NAMED = ("postgres_tables",)

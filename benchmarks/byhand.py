@@ -44,6 +44,11 @@ UPDATE jobs SET state = 'running', claim = claim + 1, claimed_by = ?, claimed_at
 WHERE id = (SELECT id FROM jobs WHERE state = 'queued' AND queue = ? ORDER BY priority DESC, id LIMIT 1)
 RETURNING id, claim, task, args
 """
+_LOOK = """
+SELECT id, claim + 1, task, args FROM jobs WHERE state = 'queued' AND queue = ?
+ORDER BY priority DESC, id LIMIT ?
+"""
+_TAKE = "UPDATE jobs SET state = 'running', claim = claim + 1, claimed_by = ?, claimed_at = ? WHERE id = ?"
 _FINISH = """
 UPDATE jobs SET state = ?, result = ?, error = ?, finished_at = ?
 WHERE id = ? AND claim = ? AND state = 'running'
@@ -113,3 +118,27 @@ class HandWrittenQueue:
                 ended = ("failed", None, repr(error), time.time(), id, claim)
             else:
                 ended = ("completed", result, None, time.time(), id, claim)
+
+    def drain_in_batches(
+        self, tasks: Mapping[str, Callable[..., Any]], worker: str, size: int, queue: str = "default"
+    ) -> int:
+        """Run jobs until none is left, one transaction per batch: finish the last one and claim the next."""
+        ended: list[tuple[str, str | None, str | None, float, int, int]] = []
+        done = 0
+        while True:
+            with self._transaction() as connection:
+                if ended:
+                    done += connection.executemany(_FINISH, ended).rowcount
+                claimed = connection.execute(_LOOK, (queue, size)).fetchall()
+                now = time.time()
+                connection.executemany(_TAKE, [(worker, now, id) for id, *_ in claimed])
+            if not claimed:
+                return done
+            ended = []
+            for id, claim, task, args in claimed:
+                try:
+                    result = json.dumps(tasks[task](**json.loads(args)))
+                except Exception as error:
+                    ended.append(("failed", None, repr(error), time.time(), id, claim))
+                else:
+                    ended.append(("completed", result, None, time.time(), id, claim))

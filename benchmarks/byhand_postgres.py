@@ -48,6 +48,23 @@ claimed AS (
     RETURNING id, claim, task, args::text)
 SELECT (SELECT count(*) FROM finished), claimed.* FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 """
+_FINISH_AND_CLAIM_MANY = """
+WITH ended AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(claims)s::integer[], %(results)s::text[])
+    AS given (id, claim, result)),
+finished AS (
+    UPDATE jobs SET state = 'completed', result = ended.result::json, finished_at = now()
+    FROM ended WHERE jobs.id = ended.id AND jobs.claim = ended.claim AND jobs.state || '' = 'running'
+    RETURNING jobs.id),
+picked AS MATERIALIZED (
+    SELECT id FROM jobs WHERE state = 'queued' AND queue = %(queue)s
+    ORDER BY priority DESC, id LIMIT %(size)s FOR UPDATE SKIP LOCKED),
+claimed AS (
+    UPDATE jobs SET state = 'running', claim = claim + 1, claimed_by = %(worker)s, claimed_at = now()
+    WHERE id = ANY (ARRAY(SELECT id FROM picked))
+    RETURNING id, claim, task, args::text)
+SELECT (SELECT count(*) FROM finished), claimed.* FROM (SELECT 1) AS always LEFT JOIN claimed ON true
+"""
 
 
 def connect(url: str) -> psycopg.Connection:
@@ -101,3 +118,24 @@ class HandWrittenQueue:
                 ended["result"] = json.dumps(tasks[task](**json.loads(args)))
             except Exception as error:
                 ended["state"], ended["error"] = "failed", repr(error)
+
+    def drain_in_batches(
+        self, tasks: Mapping[str, Callable[..., Any]], worker: str, size: int, queue: str = "default"
+    ) -> int:
+        """Run jobs until none is left, one statement per batch: finish the last one and claim the next."""
+        ids: list[int] = []
+        claims: list[int] = []
+        results: list[str] = []
+        done = 0
+        while True:
+            values = {"ids": ids, "claims": claims, "results": results}
+            values |= {"worker": worker, "queue": queue, "size": size}
+            rows = self._cursor.execute(_FINISH_AND_CLAIM_MANY, values, prepare=True).fetchall()
+            done += int(rows[0][0])
+            ids, claims, results = [], [], []
+            for _, id, claim, task, args in sorted(rows, key=lambda row: row[1] or 0):
+                if id is None:
+                    return done
+                ids.append(id)
+                claims.append(claim)
+                results.append(json.dumps(tasks[task](**json.loads(args))))

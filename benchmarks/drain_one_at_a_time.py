@@ -23,7 +23,9 @@ def run(setting: Setting) -> list[Line]:
     def ours() -> Timing:
         task.enqueue_many(jobs)
         done: list[int] = []
-        timing = timed(lambda: done.append(app.worker(concurrency=1).run(until_empty=True).completed))
+        timing = timed(
+            lambda: done.append(app.worker(concurrency=1, prefetch=0).run(until_empty=True).completed)
+        )
         assert done == [_JOBS]
         return timing
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from rowlock import ConfigurationError, InvalidPayload, JobNotFound, Rowlock, State, WrongState
 from rowlock.codec import decode, encode
 from rowlock.insights import doctor
+from rowlock.stores.address import store_for
+from rowlock.stores.base import Store
 
 
 def test_nothing_is_opened_when_an_app_is_made(tmp_path: Path) -> None:
@@ -172,3 +176,19 @@ def test_what_json_cannot_hold_is_found_at_any_depth(value: Any) -> None:
     else:
         with pytest.raises(InvalidPayload, match="value"):
             encode(value, "value", 10**6)
+
+
+def test_threads_that_use_an_app_first_together_share_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def slowly(*where: Any, **how: Any) -> Store:
+        both.wait(timeout=10)
+        return store_for(*where, **how)
+
+    app = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}")
+    monkeypatch.setattr("rowlock.stores.address.store_for", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: app.store, range(2))
+    assert one is other is app.store

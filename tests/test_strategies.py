@@ -11,16 +11,16 @@ from rowlock import Claim, get_strategy
 from rowlock.strategies import NAMES, WeightedRandom
 
 
-def claim(id: int, level: int) -> Claim:
+def claim(id: int, level: int, task: str = "t", max_attempts: int = 3) -> Claim:
     return Claim(
         id=id,
         claim=1,
-        task="t",
+        task=task,
         queue="q",
         args_json="{}",
         priority=level,
         failures=0,
-        max_attempts=3,
+        max_attempts=max_attempts,
         created=0,
         due=0,
         taken=0,

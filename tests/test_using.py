@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import psycopg
 import pytest
 
 from rowlock import ConfigurationError, Job, Rowlock
+from rowlock.stores.postgres import PostgresStore
+from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
 from tests.servers.postgres import schema_url
+from tests.stores.steps import worker
 from tests.stores.test_borrowed import Case, Place, case, postgres_table, sqlite_file
 
 __all__ = ["case", "postgres_table", "sqlite_file"]  # fixtures
@@ -167,6 +171,25 @@ def test_a_sleeping_worker_hears_of_the_commit(app: Rowlock, case: Case) -> None
         job = send_on(case, app, "ada")
         case.commit()
         assert app.result(job.id, timeout=20) == "ada"
+
+
+def test_sleepers_are_told_once_per_transaction(app: Rowlock, case: Case, postgres_url: str) -> None:
+    """PostgreSQL: however many calls there are in it, and through whatever driver."""
+    store = app.store
+    if not isinstance(store, PostgresStore):
+        pytest.skip("SQLite's sleepers look for themselves")
+    with psycopg.connect(postgres_url, autocommit=True) as ear:
+        for number in range(3):
+            who = worker(store, f"{number} of {store.address.schema}")
+            ear.execute(f'LISTEN "{CHANNEL}{md5(who.encode(), usedforsecurity=False).hexdigest()}"')
+            store.fall_asleep(who)
+        for _ in range(2):  # twice in one session: what the first leaves in it must not silence the second
+            case.start()
+            for number in range(4):
+                send_on(case, app, "ada", queue=f"queue {number % 2}")
+            finished(case, app.tasks["send"].using(case.given).enqueue_many([{"to": "bob"}] * 3))
+            case.commit()
+            assert len(list(ear.notifies(timeout=0.3))) == 1
 
 
 def test_a_raw_autocommit_connection_commits_at_once(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Rowlock:
         self._home = os.getcwd()
         self._settings: Settings | None = None
         self._store: Store | None = None
+        self._first_store: dict[str, Store] = {}
         self._own_way = _OwnWay(self)
         self._residents: Residents | None = None  # of calls outside any worker
         if url is not None:  # a URL that cannot work is refused here, where it was written
@@ -341,9 +342,12 @@ class Rowlock:
         if self._store is None:
             from rowlock.stores.address import store_for
 
-            self._store = store_for(
+            made = store_for(
                 self.settings.database_url, home=self._home, busy_timeout=self.settings.busy_timeout
             )
+            # Threads may come here together, and must leave with the same one. Not a lock: a fork may copy
+            # that while it is held.
+            self._store = self._first_store.setdefault("it", made)
         return self._store
 
     @property

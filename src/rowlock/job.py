@@ -327,6 +327,14 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due: datetime | None = None
 
 
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe wants to know of a queue, without counting anything."""
+
+    workers: list[tuple[str, ...]]  # for each that lives the queues it serves; none named: all
+    waiting: dict[str, float]  # by queue: for how many seconds its oldest due job has waited
+    paused: frozenset[str]
+
+
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker did for one queue and task in one minute."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -37,8 +38,17 @@ class Done(msgspec.Struct, frozen=True):
 class Upkeep:
     """The upkeep of one store, done by one worker."""
 
-    def __init__(self, store: Store, *, lease: float, keep: Retention, failed_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease: float,
+        keep: Retention,
+        failed_after: float = 0.0,
+        steady: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._store = store
+        self._steady = steady
         self._lease = lease
         self._keep = keep
         self._failed_after = failed_after
@@ -49,7 +59,7 @@ class Upkeep:
         """Do what is due now; `now` is Unix seconds, None the store's clock."""
         promoted = self._store.promote(_BATCH, now)
         expired = self._store.expire(_BATCH, now)
-        rescue = self._store.rescue(worker, careful_age=self._lease / 3, now=now)
+        rescue = self._store.rescue(worker, careful_age=self._lease / 3, now=now, steady=self._steady)
         if rescue.workers:
             log.warning(
                 "rescued the claims of silent workers %s: %d back in their queues, %d failed, %d cancelled",

@@ -71,7 +71,7 @@ class Ended:
     @property
     def complaint(self) -> str:
         """The one line of a failure: nothing on stdout, no traceback."""
-        assert self.code in (1, 2) and self.out in ("", _IMPORTED), self
+        assert self.code in (1, 2, 3) and self.out in ("", _IMPORTED), self
         (line,) = self.err.replace(_IMPORTED, "").splitlines()
         assert line.startswith("rowlock: ")
         return line.removeprefix("rowlock: ")

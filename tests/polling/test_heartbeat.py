@@ -60,6 +60,32 @@ def test_a_late_beat_is_logged_once_with_what_runs(beats: Beats, caplog: pytest.
     assert caplog.text == ""
 
 
+def test_it_is_steady_while_it_beats_in_time(beats: Beats) -> None:
+    assert beats.heartbeat.steady(beats.start)
+    beats.heartbeat.run_once(beats.start + 1.5)
+    assert beats.heartbeat.steady(beats.start + 3.4)
+
+
+def test_after_a_pause_it_is_not_steady_until_others_had_time_to_beat(beats: Beats) -> None:
+    assert not beats.heartbeat.steady(beats.start + 5)  # frozen, and not yet beaten again
+    beats.heartbeat.run_once(beats.start + 5)
+    assert not beats.heartbeat.steady(beats.start + 5.9)
+    assert beats.heartbeat.steady(beats.start + 6.1)
+
+
+def test_a_short_lease_does_not_make_it_steady_sooner_than_a_busy_machine_allows(
+    app: Rowlock, beats: Beats
+) -> None:
+    hasty = Heartbeat(
+        app.store, worker=lambda: beats.id, strategy=lambda: "FIFO", lease=0.6, on_death=beats.deaths.append
+    )
+    hasty.run_once(beats.start + 2)
+    assert not hasty.steady(beats.start + 2.15)
+    hasty.run_once(beats.start + 2.2)
+    assert not hasty.steady(beats.start + 2.25)
+    assert hasty.steady(beats.start + 2.35)
+
+
 def test_a_death_is_told_with_the_id_that_died(app: Rowlock, beats: Beats) -> None:
     app.store.retire(beats.id)
     beats.heartbeat.run_once(beats.start + 2)

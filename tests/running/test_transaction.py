@@ -663,3 +663,28 @@ def test_a_transaction_may_be_opened_in_another_thread_of_the_task(bench: Bench)
     write.enqueue()
     tally = bench.work()
     assert (tally.completed, bench.words()) == (1, ["a"])
+
+
+def test_on_sqlite_a_task_waits_for_the_write_lock_longer_than_the_store(tmp_path: Path) -> None:
+    file = tmp_path / "app.db"
+    computed, locked = threading.Event(), threading.Event()
+    with closing(Rowlock(f"sqlite:///{file}", busy_timeout=0.05)) as app:
+
+        @app.task
+        def write(ctx: JobContext) -> str:
+            computed.set()
+            assert locked.wait(10)
+            with ctx.transaction() as tx:
+                tx.execute("CREATE TABLE note (word TEXT)")
+            return "done"
+
+        job = write.enqueue()
+        with app.worker(concurrency=1).background(), closing(sqlite3.connect(file)) as other:
+            assert computed.wait(10)
+            other.execute("BEGIN IMMEDIATE")
+            locked.set()
+            patience_of_the_store_is_over = time.monotonic() + 0.5
+            eventually(lambda: time.monotonic() > patience_of_the_store_is_over)
+            other.rollback()
+            assert app.result(job.id, timeout=20) == "done"
+        assert (app.job(job.id).claim, app.job(job.id).failures) == (1, 0)

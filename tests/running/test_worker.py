@@ -650,6 +650,46 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     rescuer.close()
 
 
+def test_an_idle_worker_polls_as_rarely_as_it_was_told_to(app: Rowlock) -> None:
+    app.task(name="work")(lambda: None)
+    waits: list[float] = []
+    worker = app.worker(poll_interval=60.0)
+    wait = worker.poller.wait
+
+    def noted(seconds: float, *, for_jobs: bool = True) -> None:
+        waits.append(seconds)
+        wait(min(seconds, 0.01), for_jobs=for_jobs)
+
+    worker.poller.wait = noted  # type: ignore[method-assign]
+    with worker.background():
+        eventually(lambda: len(waits) >= 3)
+    assert min(waits[:3]) > 30
+
+
+def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen with the whole machine, it wakes: what it claimed now could be taken from it at once."""
+    fresh, asked = threading.Event(), []
+    ran = app.task(name="work")(lambda: None).enqueue()
+
+    def is_fresh() -> bool:
+        asked.append(1)
+        return fresh.is_set()
+
+    with app.worker().background() as worker:
+        assert app.result(ran.id, timeout=10) is None
+        monkeypatch.setattr(worker._presence, "is_fresh", is_fresh)
+        worker.poller.ring()
+        eventually(lambda: len(asked) > 2)
+        job = app.enqueue("work")
+        seen = len(asked)
+        eventually(lambda: len(asked) > seen + 3)
+        assert app.job(job.id).claim == 0
+        fresh.set()
+        assert app.result(job.id, timeout=10) is None
+
+
 def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> None:
     from tests.stores.steps import take
     from tests.stores.steps import worker as register

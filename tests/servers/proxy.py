@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,6 +25,7 @@ class Fault:
     pattern: re.Pattern[str]
     times: int
     reaches_server: bool
+    meanwhile: Callable[[], object] | None = None  # done in the silence before the connection is cut
 
 
 class Proxy:
@@ -33,6 +34,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.server_port = port
         self.dropped = 0
+        self.questions = 0  # round trips: however many statements a pipeline holds, it is one
         self.flowing = threading.Event()
         self.flowing.set()
         self._faults: list[Fault] = []
@@ -52,9 +54,9 @@ class Proxy:
         """Cut the connection after the server has committed, before the client knows."""
         self._faults.append(Fault(COMMIT, times, reaches_server=True))
 
-    def drop_commit(self, times: int = 1) -> None:
-        """Cut the connection before the server has seen the COMMIT."""
-        self._faults.append(Fault(COMMIT, times, reaches_server=False))
+    def drop_commit(self, times: int = 1, meanwhile: Callable[[], object] | None = None) -> None:
+        """Cut the connection before the server has seen the COMMIT; until then something else may happen."""
+        self._faults.append(Fault(COMMIT, times, reaches_server=False, meanwhile=meanwhile))
 
     def drop_reply_to(self, pattern: str, times: int = 1) -> None:
         """Cut the connection after the server has run a statement in which the pattern is found."""
@@ -88,6 +90,11 @@ class Proxy:
         with self._lock:
             self.dropped += 1
             link.cut()
+
+    def count(self) -> None:
+        """Count a question that wants an answer before the next."""
+        with self._lock:
+            self.questions += 1
 
     def close(self) -> None:
         with self._lock:
@@ -182,12 +189,17 @@ class Link(threading.Thread):
             statement = self._about_to_run(kind, message[5:])
             fault = self._proxy.fault(statement) if statement is not None else None
             if fault and not fault.reaches_server:
+                if fault.meanwhile is not None:
+                    self._proxy.freeze()
+                    fault.meanwhile()
+                    self._proxy.thaw()
                 self._proxy.drop(self)
                 return
             if fault and self._lost_answer is None:
                 self._lost_answer = self._asked + 1
             if kind in (b"Q", b"S", b"F"):
                 self._asked += 1
+                self._proxy.count()
             self._pass(self._server, message)
 
     def _carry_answers(self) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 from rowlock.job import Claim, Ending, Job, NewJob, Outcome, Want
 from rowlock.stores.base import Registration, Store
+from rowlock.stores.queries import qualified
+
+_TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues")
 
 
 def new(task: str = "work", **fields: Any) -> NewJob:
@@ -16,14 +19,21 @@ def add(store: Store, count: int = 1, now: float | None = None, **fields: Any) -
     return [one.id for one in store.insert([new(**fields) for _ in range(count)], now)]
 
 
-def worker(store: Store, name: str = "w", lease: float = 60.0, now: float | None = None, **tasks: int) -> str:
+def worker(
+    store: Store,
+    name: str = "w",
+    lease: float = 60.0,
+    now: float | None = None,
+    queues: tuple[str, ...] = (),
+    **tasks: int,
+) -> str:
     facts = {task: {"max_attempts": attempts} for task, attempts in tasks.items()}
     registration = Registration(
         id=name,
         host="host",
         pid=1,
         version="0",
-        queues=(),
+        queues=queues,
         tasks=facts,
         strategy="PRIORITY",
         concurrency=1,
@@ -63,3 +73,22 @@ def state(store: Store, id: int) -> str:
 
 def events(store: Store, id: int) -> list[str]:
     return [entry.event for entry in store.history(id)]
+
+
+def table(store: Any, name: str) -> str:
+    """A table's name as a statement has to write it: PostgreSQL's are in the store's schema."""
+    return qualified(name, store.address.schema) if hasattr(store, "address") else name
+
+
+def run_sql(store: Any, *statements: str) -> list[Any]:
+    """Run statements of a test's own in one transaction; returns the rows of the last."""
+    with store._write() as tx:
+        connection = tx.connection if hasattr(tx, "connection") else tx.link.cursor
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def emptied(store: Any) -> None:
+    """Delete every row, so that one database serves many stories; numbers go on where they were."""
+    run_sql(store, *(f"DELETE FROM {table(store, f'rowlock_{name}')}" for name in _TABLES))

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    invariant,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from rowlock.errors import WrongState
 from rowlock.job import Claim, Ending
-from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
 from rowlock.strategies import get_strategy
+from tests.stores.modelling import (
+    FINAL,
+    LEASE,
+    START,
+    EmptyStores,
+    Expected,
+    check,
+    emptied_schemas,
+    empty_files,
+)
 from tests.stores.steps import add, end, job, take, worker
-
-START = 1_800_000_000.0
-LEASE = 60.5  # time passes in whole seconds here, so that no beat is ever exactly a lease old
-FINAL = ("completed", "failed", "cancelled")
-
-
-@dataclass
-class Expected:
-    """What the model believes of one job."""
-
-    state: str
-    run_at: float
-    claim: int = 0
-    failures: int = 0
-    max_attempts: int = 3
-    holder: str | None = None
-    cancel: bool = False
 
 
 class QueueModel(RuleBasedStateMachine):
@@ -51,7 +28,7 @@ class QueueModel(RuleBasedStateMachine):
 
     claims = Bundle("claims")
 
-    def __init__(self, empty: Callable[[], Store]) -> None:
+    def __init__(self, empty: EmptyStores) -> None:
         super().__init__()
         self.store = empty()
         self.now = START
@@ -92,8 +69,7 @@ class QueueModel(RuleBasedStateMachine):
         for claim in taken:
             expected = self.jobs[claim.id]
             assert expected.state == "queued" and claim.failures == expected.failures
-            expected.state, expected.holder = "running", who
-            expected.claim += 1
+            expected.taken(who)
             assert claim.claim == expected.claim
         return multiple(*taken)
 
@@ -101,20 +77,12 @@ class QueueModel(RuleBasedStateMachine):
     def finish(self, claim: Claim, ending: Ending) -> None:
         """Also with claims that were finished or lost before: the fence has to refuse those."""
         expected = self.jobs[claim.id]
-        holds = expected.state == "running" and expected.claim == claim.claim
+        holds = expected.holds(claim.claim)
         charge = ending in (Ending.RETRY, Ending.FAILED)
         delay = 10.0 if ending is Ending.RETRY else None
         assert end(self.store, claim, ending, now=self.now, charge=charge, delay=delay) is holds
-        if not holds:
-            return
-        expected.failures += charge
-        if ending is Ending.RETRY:
-            expected.state = "cancelled" if expected.cancel else "scheduled"
-            expected.run_at = self.now + 10.0
-        elif ending is Ending.RELEASED:
-            expected.state = "cancelled" if expected.cancel else "queued"
-        else:
-            expected.state = str(ending)
+        if holds:
+            expected.ended(ending, charge, due=self.now + 10.0)
 
     @rule(claim=consumes(claims))
     def lose_sight_of(self, claim: Claim) -> None:
@@ -145,7 +113,7 @@ class QueueModel(RuleBasedStateMachine):
             assert expected.state in ("queued", "running")
         else:
             assert expected.state in ("scheduled", *FINAL)
-            expected.state, expected.failures, expected.cancel = "queued", 0, False
+            expected.retried()
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
@@ -176,12 +144,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         for expected in self.jobs.values():
             if expected.state == "running" and expected.holder == other:
-                if expected.cancel:
-                    expected.state = "cancelled"
-                else:
-                    expected.failures += 1
-                    spent = expected.failures >= expected.max_attempts
-                    expected.state = "failed" if spent else "queued"
+                expected.orphaned()
         assert not self.store.beat(other, "FIFO", now=self.now)
         self.workers[1 - which] = self.hire()
 
@@ -191,40 +154,16 @@ class QueueModel(RuleBasedStateMachine):
     def the_store_agrees(self) -> None:
         for id, expected in self.jobs.items():
             found = job(self.store, id)
-            told = (found.state, found.claim, found.failures)
-            assert told == (expected.state, expected.claim, expected.failures), f"job {id}: {found}"
+            assert (found.state, found.claim, found.failures) == expected.told, f"job {id}: {found}"
             assert (found.claimed_by == expected.holder) or found.state != "running"
             assert (found.finished_at is not None) == (found.state in FINAL)
 
 
-SETTINGS = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-
-
 def test_sqlite_does_what_the_model_does(tmp_path: Path) -> None:
-    numbers = itertools.count()
-
-    def empty() -> Store:
-        return store_for(f"sqlite:///{tmp_path / f'queue-{next(numbers)}.db'}")
-
-    run_state_machine_as_test(lambda: QueueModel(empty), settings=SETTINGS)  # type: ignore[no-untyped-call]
+    with empty_files(tmp_path) as empty:
+        check(lambda: QueueModel(empty), examples=60)
 
 
 def test_postgresql_does_what_the_model_does(postgres_schema: str) -> None:
-    url, _, schema = postgres_schema.partition("?schema=")
-    with closing(store_for(postgres_schema)) as store:
-        store.open()
-
-    def empty() -> Store:
-        with psycopg.connect(url, autocommit=True) as server:
-            server.execute(
-                f"TRUNCATE {schema}.rowlock_jobs, {schema}.rowlock_workers, {schema}.rowlock_history"
-            )
-        return store_for(postgres_schema)
-
-    few = settings(SETTINGS, max_examples=15)
-    run_state_machine_as_test(lambda: QueueModel(empty), settings=few)  # type: ignore[no-untyped-call]
+    with emptied_schemas(postgres_schema) as empty:
+        check(lambda: QueueModel(empty), examples=15)

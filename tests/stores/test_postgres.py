@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import Counter
@@ -9,14 +10,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from hashlib import md5
 
+import msgspec
 import psycopg
 import pytest
 
 from rowlock import Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
-from rowlock.job import Ending, Want
+from rowlock.job import Ending, LogLine, Progress, Report, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
+from rowlock.stores.borrowed import borrow
+from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
@@ -180,6 +184,75 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
         assert len(take(store, other)) == 1
 
 
+def test_a_report_that_was_held_up_does_not_hide_the_newer_runs(
+    store: PostgresStore, postgres_schema: str, postgres_url: str
+) -> None:
+    """Its statement saw that its claim held; when it comes to write, the next run has reported already."""
+    schema = postgres_schema.rpartition("=")[2]
+    hold_up = f"""
+        CREATE FUNCTION {schema}.hold_up() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NEW; END';
+        CREATE TRIGGER held_up BEFORE INSERT ON {schema}.rowlock_progress FOR EACH ROW
+            WHEN (NEW.claim = 1) EXECUTE FUNCTION {schema}.hold_up()"""
+    (id,) = add(store)
+    take(store, worker(store, "old"))
+    late = Report(id=id, claim=1, progress=Progress(1))
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute(hold_up.encode())
+        other.execute("SELECT pg_advisory_lock(17)")
+        thread = threading.Thread(target=lambda: store.report([late]))
+        thread.start()
+        eventually(
+            lambda: other.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND objid = 17").fetchall()
+        )
+        store.retire("old")
+        (claim,) = take(store, worker(store, "new"))
+        store.report([Report(id=id, claim=claim.claim, progress=Progress(2))])
+        other.execute("SELECT pg_advisory_unlock(17)")
+        thread.join()
+    assert job(store, id).progress == Progress(2)
+
+
+# -- what a batch costs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_batch_of_outcomes_costs_a_few_round_trips_and_not_some_for_each(
+    shaky: Store, store: Store, proxy: Proxy, ending: Ending
+) -> None:
+    who = worker(store)
+    add(store, 100)
+    claims = take(shaky, who, 100)
+    reports = [
+        Report(id=claim.id, claim=claim.claim, progress=Progress(1), lines=[LogLine(0.0, "a")] * 2)
+        for claim in claims
+    ]
+    end(store, claims[7], Ending.RELEASED)
+    before = proxy.questions
+    lost = shaky.exchange(who, [outcome(claim, ending, delay=9.0) for claim in claims], reports=reports).lost
+    assert [one.id for one in lost] == [claims[7].id]
+    assert len(events(store, claims[0].id)) == (ending is not Ending.COMPLETED)
+    assert len(store.logs(claims[0].id)) == 2
+    # BEGIN, reports (3 kinds), outcomes, timeline, one word to a sleeper, COMMIT.
+    assert proxy.questions - before <= 8
+
+
+def test_a_rescue_of_many_claims_costs_a_few_round_trips(
+    shaky: Store, store: PostgresStore, proxy: Proxy
+) -> None:
+    dead, alive = worker(store, "dead", lease=0.001), worker(store, "alive")
+    add(store, 100)
+    with psycopg.connect(store.address.conninfo) as unseen:  # a claim by one who is dead already
+        table = f"{store.address.schema}.rowlock_jobs"
+        unseen.execute(
+            f"UPDATE {table} SET state = 'running', claim = 1, claimed_by = %s, started_at = now()".encode(),
+            [dead],
+        )
+    before = proxy.questions
+    assert shaky.rescue(alive, careful_age=10.0).requeued == 100
+    assert proxy.questions - before <= 12
+
+
 # -- who is told ---------------------------------------------------------------------------------
 
 
@@ -208,6 +281,15 @@ def ears(postgres_url: str, store: PostgresStore) -> Iterator[list[Ear]]:
         ear.close()
 
 
+def takes(store: PostgresStore, who: str, *queues: str) -> None:
+    """Say in a worker's row that it takes these queues only."""
+    with store._write() as tx:
+        table = f"{store.address.schema}.rowlock_workers"
+        tx.link.cursor.execute(
+            f"UPDATE {table} SET queues = %s WHERE id = %s", [msgspec.json.encode(queues).decode(), who]
+        )
+
+
 def test_nobody_is_told_who_does_not_sleep(store: PostgresStore, ears: list[Ear]) -> None:
     add(store)
     add(store, 2)
@@ -229,6 +311,75 @@ def test_a_batch_is_told_of_once(store: PostgresStore, ears: list[Ear], count: i
     assert ears[0].heard() == 1
 
 
+def test_many_queues_in_one_transaction_are_told_of_once(store: PostgresStore, ears: list[Ear]) -> None:
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    for _ in range(2):  # the second finds what the first has left behind in its session
+        store.insert([new(queue=name) for name in ("mail", "gpu", "mail", "pdf")])
+        assert sorted(ear.heard() for ear in ears) == [0, 1]
+        store.insert([new(queue=f"queue {number}") for number in range(50)])
+        assert sorted(ear.heard() for ear in ears) == [0, 1]
+
+
+def test_one_who_takes_most_of_the_queues_is_told(store: PostgresStore, ears: list[Ear]) -> None:
+    takes(store, ears[0].who, "mail", "gpu")
+    takes(store, ears[1].who, "mail")
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    for _ in range(5):
+        store.insert([new(queue="mail"), new(queue="gpu"), new(queue="pdf")])
+        assert [ear.heard() for ear in ears] == [1, 0]
+    store.insert([new(queue="pdf"), new(queue="ocr")])
+    assert [ear.heard() for ear in ears] == [0, 0]
+
+
+def test_a_word_that_was_rolled_back_can_be_said_again(store: PostgresStore, ears: list[Ear]) -> None:
+    store.fall_asleep(ears[0].who)
+    schema = store.address.schema
+    with psycopg.connect(store.address.conninfo) as connection:
+        lent = borrow(connection)
+        connection.execute("SAVEPOINT before")
+        store.insert_on(lent, [new(), new()])
+        connection.execute("ROLLBACK TO before")
+        store.insert_on(lent, [new()])
+        store.insert_on(lent, [new(queue="mail")])
+        connection.commit()
+        assert ears[0].heard() == 1
+        store.insert_on(lent, [new()])
+        connection.rollback()
+        assert ears[0].heard() == 0
+        store.insert_on(lent, [new()])
+        connection.commit()
+        assert ears[0].heard() == 1
+        assert connection.execute(f"SELECT count(*) FROM {schema}.rowlock_jobs").fetchone() == (3,)
+
+
+def test_a_worker_that_retires_tells_another_and_not_itself(store: PostgresStore, ears: list[Ear]) -> None:
+    add(store, 3)
+    take(store, ears[0].who, 3)
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    store.retire(ears[0].who)
+    assert [ear.heard() for ear in ears] == [0, 1]
+
+
+def test_the_word_is_passed_on_only_to_one_who_has_something_to_do(
+    store: PostgresStore, ears: list[Ear]
+) -> None:
+    asking = worker(store, f"asking in {store.address.schema}")
+    takes(store, ears[0].who, "mail", "gpu")
+    takes(store, ears[1].who, "pdf")
+    for ear in ears:
+        store.fall_asleep(ear.who)
+    store.wake_another(asking)
+    assert [ear.heard() for ear in ears] == [0, 0]
+    with store._write() as tx:  # unheard, so that only the word that is passed on counts
+        insert(tx, [new(queue="gpu")])
+    for _ in range(3):
+        store.wake_another(asking)
+        assert [ear.heard() for ear in ears] == [1, 0]
+
+
 def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> None:
     for strategy in ("PRIORITY", "WEIGHTED_RANDOM"):
         store.fall_asleep(ears[0].who)
@@ -242,8 +393,7 @@ def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> N
 
 def test_a_sleeper_for_other_queues_is_left_alone(store: PostgresStore, postgres_url: str) -> None:
     who = worker(store, f"gpu only, {store.address.schema}")
-    with store._write() as tx:
-        tx.link.cursor.execute(f"UPDATE {store.address.schema}.rowlock_workers SET queues = '[\"gpu\"]'")
+    takes(store, who, "gpu")
     store.fall_asleep(who)
     with closing(Ear(postgres_url, who)) as ear:
         add(store, queue="mail")
@@ -279,6 +429,24 @@ def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres
             )
             ids = meet.enqueue_many([{}, {}])  # one word, and the first to hear it can take only one
             assert [app.result(id, timeout=30) for id in ids] == [True, True]
+
+
+@pytest.mark.parametrize("queues", [(), ("mail",)])
+def test_one_who_takes_some_queues_passes_the_word_on_though_it_has_places_left(
+    store: PostgresStore, ears: list[Ear], queues: tuple[str, ...]
+) -> None:
+    """There is one word per transaction: what came for others with it is theirs to hear of."""
+    me, other = ears
+    takes(store, me.who, *queues)
+    wake = store.wake(lambda: me.who, lambda: None)
+    with closing(wake):
+        eventually(lambda: wake.alive)
+        wake.wait(queue.SimpleQueue(), 0.0, lively=True)  # it falls asleep
+        store.insert([new(queue="mail"), new(queue="gpu")])
+        store.fall_asleep(other.who)
+        assert [one.queue for one in take(store, me.who, queues=("mail",))] == ["mail"]
+        wake.claimed(all_places_taken=False)
+        assert other.heard() == len(queues)
 
 
 # -- the server's clock --------------------------------------------------------------------------

@@ -136,6 +136,7 @@ def test_every_claim_reads_the_ready_index(
     ("name", "index"),
     [
         ("due_jobs", "rowlock_jobs_due"),
+        ("due_heads", "rowlock_jobs_due"),
         ("next_due", "rowlock_jobs_due"),
         ("expired_jobs", "rowlock_jobs_expiring"),
         ("next_expiry", "rowlock_jobs_expiring"),
@@ -158,7 +159,10 @@ def test_upkeep_and_reads_use_their_index(
 
 @pytest.mark.parametrize(
     "name",
-    ["finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled", "promote"],
+    [
+        *("finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled"),
+        *("promote", "cancel", "rescue_requeue", "retry_job"),
+    ],
 )
 def test_finishing_goes_by_the_primary_key(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
@@ -451,6 +455,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "nowhere" / "queue.db"))
     with pytest.raises(StoreUnusable, match="cannot be opened: check that its folder exists"):
         add(store)
+
+
+def test_a_thread_that_cannot_open_its_connection_is_told_in_our_words(
+    store: SqliteStore, path: Path
+) -> None:
+    """A worker goes on after an error of the store, and ends with any other."""
+    add(store)
+    store.connections.close()
+    path.rename(path.with_name("elsewhere.db"))
+    path.mkdir()
+    for call in (lambda: add(store), store.find):
+        with pytest.raises(StoreUnusable, match="cannot be opened"):
+            call()
 
 
 def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:

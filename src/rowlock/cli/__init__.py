@@ -14,16 +14,27 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rowlock import RowlockError, __version__
-from rowlock.cli import database, demo, jobs, operate, produce, queues, target, watch, work, workers
-from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain
-from rowlock.errors import StoreMissing
+from rowlock.cli import (
+    check,
+    database,
+    demo,
+    jobs,
+    operate,
+    produce,
+    queues,
+    target,
+    watch,
+    work,
+    workers,
+)
+from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain, told
 
 cli = typer.Typer(
     name="rowlock",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (work, produce, jobs, watch, operate, queues, workers, database, demo):
+for group in (work, produce, jobs, watch, operate, queues, workers, check, database, demo):
     cli.add_typer(group.commands)
 
 
@@ -68,14 +79,8 @@ def run(arguments: Sequence[str]) -> int:
     except CommandFailed as error:
         complain(error)
         return error.code
-    except StoreMissing as error:
-        if "rowlock init" in str(error):
-            complain(f"{error}, or name another with --database or ROWLOCK_DATABASE_URL")
-        else:
-            complain(f"{error}; name it with --database or ROWLOCK_DATABASE_URL, or create it: rowlock init")
-        return ERROR
     except (RowlockError, ValueError) as error:
-        complain(error)
+        complain(told(error))
         return ERROR
     except KeyboardInterrupt:
         return 130

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 
 from rowlock.cli.show import visible
+from rowlock.errors import StoreMissing
 
-ERROR, USAGE, TIMED_OUT = 1, 2, 124
+ERROR, USAGE, UNREACHABLE, TIMED_OUT = 1, 2, 3, 124
 
 
 class CommandFailed(Exception):
@@ -18,6 +19,15 @@ class CommandFailed(Exception):
     def __init__(self, message: str, code: int = ERROR) -> None:
         super().__init__(message)
         self.code = code
+
+
+def told(error: Exception) -> str:
+    """The error's own words; if there is no queue, also how to name another or to create one."""
+    if not isinstance(error, StoreMissing):
+        return str(error)
+    if "rowlock init" in str(error):
+        return f"{error}, or name another with --database or ROWLOCK_DATABASE_URL"
+    return f"{error}; name it with --database or ROWLOCK_DATABASE_URL, or create it: rowlock init"
 
 
 def complain(message: object) -> None:

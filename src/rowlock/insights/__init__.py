@@ -1,4 +1,4 @@
-"""Read-only numbers and reasons, for every front end: statistics, and the doctor's checks.
+"""Read-only numbers and reasons, for every front end: statistics, the doctor's checks, and a probe's.
 
 Speaks to the store's reading verbs only; front ends add nothing but layout.
 """
@@ -6,5 +6,6 @@ Speaks to the store's reading verbs only; front ends add nothing but layout.
 from rowlock.insights.checks import doctor
 from rowlock.insights.counting import Stats, stats
 from rowlock.insights.finding import Finding
+from rowlock.insights.probe import Probe, probe
 
-__all__ = ["Finding", "Stats", "doctor", "stats"]
+__all__ = ["Finding", "Probe", "Stats", "doctor", "probe", "stats"]

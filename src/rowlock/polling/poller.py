@@ -290,6 +290,7 @@ class Poller:
                 lease=self._app.lease,
                 keep=self._app.retention,
                 failed_after=self._app.failed_after,
+                steady=self._presence.steady,
             )
         moment = time.monotonic()
         if moment >= self._upkeep_at:

@@ -119,6 +119,16 @@ class Presence:
             self._dead = True
             self._on_death()
 
+    def steady(self) -> bool:
+        """False while this worker cannot tell a dead one from one that was frozen together with it."""
+        heartbeat = self._heartbeat
+        return heartbeat is None or heartbeat.steady()
+
+    def is_fresh(self) -> bool:
+        """False until this worker has beaten again after a pause: what it claimed could be taken from it."""
+        heartbeat = self._heartbeat
+        return heartbeat is None or heartbeat.is_fresh()
+
     def leave(self, retire: bool = True) -> None:
         """Retire in good order: claims still held go back. A later `ensure` registers anew.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -79,6 +80,8 @@ async def execute_async(
         _left(claim, entered, outcome)
     except asyncio.CancelledError:  # before it had begun
         outcome = after_error(claim, _why_cancelled(context), task.retry)
+    except GeneratorExit:
+        raise
     except BaseException as error:
         outcome = _internal(claim, error)
     finally:
@@ -112,7 +115,10 @@ def _internal(claim: Claim, error: BaseException) -> Outcome:
 
 def _log(claim: Claim, outcome: Outcome) -> None:
     """A line for what somebody may want to look at; nothing for the usual."""
-    reason = (outcome.error or "").rstrip().rpartition("\n")[2]
+    lines = (outcome.error or "").splitlines()
+    reason = next(
+        (line for line in reversed(lines) if re.search(r"\w", line)), ""
+    )  # drivers end with a caret
     if outcome.ending is Ending.FAILED:
         log.error("job %d (%s) failed: %s", claim.id, claim.task, outcome.error)
     elif outcome.ending is Ending.RETRY and outcome.charge:
@@ -231,6 +237,8 @@ async def _awaited(
     except asyncio.CancelledError as error:
         asked = context.cancelled or context.lost or context.is_late
         outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
+    except GeneratorExit:
+        raise
     except BaseException as error:
         outcome = after_error(claim, error, task.retry)
     if (transaction := context.open_transaction) is None:

@@ -6,7 +6,7 @@ Pools put in, the worker's loop takes out; it never touches the store itself.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -48,7 +48,7 @@ class Finisher:
     def __init__(self) -> None:
         self.tally = Tally()
         self._outcomes: deque[tuple[Outcome, Report | None]] = deque()
-        self._sums: dict[tuple[int, str, str], dict[str, float]] = {}
+        self._sums: dict[tuple[int, str, str, Ending], tuple[int, float, float]] = {}
         self._minutes_at = 0.0
         self._retry: Batch | None = None
         self._written: deque[Outcome] = deque()  # by their tasks' own transactions
@@ -73,24 +73,17 @@ class Finisher:
 
     def take(self, worker: str, flush: bool = False) -> Batch:
         """What is to be written now; call `delivered` when it is, else it is taken again."""
-        while self._written:
-            outcome = self._written.popleft()
-            if outcome.lost:
-                self.tally.lost += 1
-            else:
-                self._count(outcome)
+        if self._written:
+            written = [self._written.popleft() for _ in range(len(self._written))]
+            self.tally.lost += sum(outcome.lost for outcome in written)
+            self._count([outcome for outcome in written if not outcome.lost])
         if self._retry is not None:
             return self._retry
         pairs = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
         minutes: list[Minute] = []
         # Rates are not worth a page write per job: they are added up here and written once a second.
         if self._sums and (flush or time.monotonic() >= self._minutes_at):
-            minutes = [
-                msgspec.convert(
-                    {"minute": minute, "worker": worker, "queue": queue, "task": task, **sums}, Minute
-                )
-                for (minute, queue, task), sums in self._sums.items()
-            ]
+            minutes = self._minutes(worker)
         batch = Batch([outcome for outcome, _ in pairs], [report for _, report in pairs if report], minutes)
         if pairs or minutes:  # an empty one is nothing to try again, and must not hide what comes next
             self._retry = batch
@@ -104,17 +97,29 @@ class Finisher:
         if batch.minutes:
             self._sums.clear()
             self._minutes_at = time.monotonic() + _MINUTES_EVERY
+        self.tally.lost += len(lost)
         late = {(outcome.id, outcome.claim) for outcome in lost}
-        for outcome in batch.outcomes:
-            if (outcome.id, outcome.claim) in late:
-                self.tally.lost += 1
-            else:
-                self._count(outcome)
+        self._count([one for one in batch.outcomes if (one.id, one.claim) not in late])
 
-    def _count(self, outcome: Outcome) -> None:
-        column = _COLUMN[outcome.ending]
-        setattr(self.tally, column, getattr(self.tally, column) + 1)
-        sums = self._sums.setdefault((int(time.time() // 60), outcome.queue, outcome.task), {})
-        sums[column] = sums.get(column, 0) + 1
-        sums["run_seconds"] = sums.get("run_seconds", 0.0) + outcome.run_seconds
-        sums["wait_seconds"] = sums.get("wait_seconds", 0.0) + outcome.wait_seconds
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        minute = int(time.time() // 60)
+        sums = self._sums
+        for outcome in outcomes:
+            key = (minute, outcome.queue, outcome.task, outcome.ending)
+            count, ran, waited = sums.get(key, (0, 0.0, 0.0))
+            sums[key] = (count + 1, ran + outcome.run_seconds, waited + outcome.wait_seconds)
+        for ending, count in Counter(outcome.ending for outcome in outcomes).items():
+            column = _COLUMN[ending]
+            setattr(self.tally, column, getattr(self.tally, column) + count)
+
+    def _minutes(self, worker: str) -> list[Minute]:
+        rows: dict[tuple[int, str, str], dict[str, float]] = {}
+        for (minute, queue, task, ending), (count, ran, waited) in self._sums.items():
+            row = rows.setdefault((minute, queue, task), {"run_seconds": 0.0, "wait_seconds": 0.0})
+            row[_COLUMN[ending]] = count
+            row["run_seconds"] += ran
+            row["wait_seconds"] += waited
+        return [
+            msgspec.convert({"minute": minute, "worker": worker, "queue": queue, "task": task, **row}, Minute)
+            for (minute, queue, task), row in rows.items()
+        ]

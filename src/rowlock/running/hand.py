@@ -75,6 +75,7 @@ class Hand:
         self._grace = grace
         self._lock = threading.Lock()
         self._limited: set[Run] = set()
+        self._look_at = 0.0
         self.reporting = threading.Lock()  # held while reports are taken and written
         self.runs: dict[Key, Run] = {}
 
@@ -100,36 +101,44 @@ class Hand:
         """Hand the claims to their pools; returns those that belong to other workers."""
         if not claims:
             return []
-        tasks = [self._app.find_task(claim.task) for claim in claims]
-        names = [self._station_of(task) for task in tasks]
-        costs: list[float] = []
-        fit = len(claims)
+        runs = self._runs_of(claims)
+        fit = len(runs)
         for name, station in self._stations.items():
-            # What goes to another pool costs nothing here.
-            here = [
-                (station.prefetch.cost(claim, task) if task is not None else 0.0) if its == name else 0.0
-                for claim, task, its in zip(claims, tasks, names, strict=True)
-            ]
-            costs = here if len(self._stations) == 1 else [*map(max, costs or here, here)]
-            fit = min(fit, station.prefetch.fitting(here, station.slow))
-            station.prefetch.adapt(here, wanted)
-        store = self._app.store
-        batches: dict[str, list[Run]] = {name: [] for name in self._stations}
-        for claim, task, name, cost in zip(claims[:fit], tasks, names, costs):  # noqa: B905 - the first few
+            costs = [
+                run.cost if run.place == name else 0.0 for run in runs
+            ]  # elsewhere it costs nothing here
+            fit = min(fit, station.prefetch.fitting(costs, station.slow))
+            station.prefetch.adapt(costs, wanted)
+        batches: dict[str, list[Run]] = {}
+        with self._lock:
+            for run in runs[:fit]:
+                batches.setdefault(run.place, []).append(run)
+                self._stations[run.place].count(run, 1)
+                self.runs[run.claim.id, run.claim.claim] = run
+                if run.context.timeout is not None:
+                    self._limited.add(run)
+        for name, batch in batches.items():
+            self._stations[name].pool.submit(batch)
+        return list(claims[fit:])
+
+    def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
+        known: dict[str, tuple[Task[..., Any] | None, str, float]] = {}  # most claims are of few tasks
+        store, runs = self._app.store, []
+        for claim in claims:
+            if claim.task not in known:
+                found = self._app.find_task(claim.task)
+                place = self._station_of(found)
+                if place not in self._stations:  # a task that nobody here knows: any pool can give it back
+                    place = next(iter(self._stations))
+                seconds = self._stations[place].prefetch.cost(claim.task, found) if found else 0.0
+                known[claim.task] = (found, place, seconds)
+            task, place, cost = known[claim.task]
             timeout = None if task is None else task.timeout
             context = JobContext(claim, timeout, store=store, reporting=self.reporting)
-            run = Run(claim, task, context, cost)
-            batches[name].append(run)
-            self.runs[claim.id, claim.claim] = run
-            if timeout is not None:
-                self._limited.add(run)
-        for name, batch in batches.items():
-            if batch:
-                with self._lock:
-                    for run in batch:
-                        self._stations[name].count(run, 1)
-                self._stations[name].pool.submit(batch)
-        return list(claims[fit:])
+            run = Run(claim, task, context, math.inf if claim.max_attempts == 1 else cost)
+            run.place = place
+            runs.append(run)
+        return runs
 
     def done(self, run: Run, outcome: Outcome) -> None:
         """A run has ended; called by pools, from any thread."""
@@ -144,7 +153,7 @@ class Hand:
             if run.settled:
                 return False
             run.settled = True
-            self._stations[self._station_of(run.task)].count(run, -1)
+            self._stations[run.place].count(run, -1)
             return True
 
     def _put_down(self, run: Run, outcome: Outcome) -> None:
@@ -170,14 +179,14 @@ class Hand:
                 f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
             )
             log.error("job %d (%s): %s; it is abandoned", run.claim.id, run.claim.task, error)
-            self._stations[self._station_of(run.task)].pool.abandon(run)
+            self._stations[run.place].pool.abandon(run)
             run.context.revoke()
             self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
 
     def time_to_next_deadline(self, longest: float) -> float:
         """Seconds until a run has to be given up, or a line has to be looked at."""
         if any(one.quick for one in self._stations.values()):
-            longest = min(longest, _LONGEST_IN_LINE)
+            longest = min(longest, HORIZON)
         deadlines = [
             deadline for run in list(self._limited) if (deadline := run.context.deadline) is not None
         ]
@@ -194,6 +203,9 @@ class Hand:
         """The claims that waited for a place longer than they should: others may be idle."""
         left: list[Claim] = []
         moment = time.monotonic()
+        if moment < self._look_at:
+            return left
+        self._look_at = moment + HORIZON
         for station in self._stations.values():
             if not station.quick:
                 continue
@@ -202,6 +214,7 @@ class Hand:
                 run.context.began is None and moment - run.started > _LONGEST_IN_LINE
                 for run in list(self.runs.values())
             )
+            station.pool.submit(())  # one that was quick may have become slow: others can help
             if late:
                 station.prefetch.slower_than_thought(
                     (run.claim.task, moment - (run.context.began or moment)) for run in begun
@@ -228,7 +241,7 @@ class Hand:
             run = self.runs.get(key)
             if run is not None and not run.context.cancelled:
                 run.context.cancelled = True
-                self._stations[self._station_of(run.task)].pool.cancel(run)
+                self._stations[run.place].pool.cancel(run)
 
     def lose(self) -> None:
         """The worker was declared dead: its runs are told, and what they come to will be refused."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rowlock.job import Claim, Outcome
+from rowlock.job import Outcome
 from rowlock.task import Task
 
 HORIZON = 0.03  # seconds of work that may wait here for a place
@@ -36,11 +36,14 @@ class Prefetch:
 
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Take note of how long these runs took."""
-        known = self._seconds
+        sums: dict[str, tuple[int, float]] = {}
         for outcome in outcomes:
-            before = known.get(outcome.task)
-            took = outcome.run_seconds
-            known[outcome.task] = took if before is None else before + _MEMORY * (took - before)
+            count, total = sums.get(outcome.task, (0, 0.0))
+            sums[outcome.task] = (count + 1, total + outcome.run_seconds)
+        for task, (count, total) in sums.items():
+            before = self._seconds.get(task)
+            weight = 1.0 if before is None else 1.0 - (1.0 - _MEMORY) ** count
+            self._seconds[task] = (before or 0.0) + weight * (total / count - (before or 0.0))
 
     def slower_than_thought(self, runs: Iterable[tuple[str, float]]) -> None:
         """Others had to wait for these runs, which are not over yet: (task, seconds so far)."""
@@ -48,20 +51,14 @@ class Prefetch:
         for task, seconds in runs:
             self._seconds[task] = max(seconds, self._seconds.get(task, 0.0))
 
-    def cost(self, claim: Claim, task: Task[..., Any] | None) -> float:
-        """The seconds that this job may take; infinite unless it is known to be quick.
+    def cost(self, name: str, task: Task[..., Any]) -> float:
+        """The seconds that a job of this task may take; infinite unless it is known to be quick.
 
         One that may run only once is never taken for quick: if a neighbour kills the worker, a job that
         merely waited here would be lost with it.
         """
-        seconds = self._seconds.get(claim.task, math.inf)
-        if (
-            seconds > HORIZON
-            or claim.max_attempts == 1
-            or (task is not None and task.retry.max_attempts == 1)
-        ):
-            return math.inf
-        return seconds
+        seconds = self._seconds.get(name, math.inf)
+        return math.inf if seconds > HORIZON or task.retry.max_attempts == 1 else seconds
 
     def wanted(self, slow: int, quick: int) -> int:
         """How many to claim, with so many slow and quick runs in hand."""

@@ -38,6 +38,7 @@ STOP_GRACE = 25.0  # seconds that runs may take to end; most supervisors kill af
 CONCURRENCY = {"thread": 4, "process": 4, "async": 1_000}  # unless it is given
 _LAST_TRIES = 3
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
+_SOON = 0.05
 
 
 class Host(PollerHost, Protocol):
@@ -210,7 +211,6 @@ class Worker:
                 self._pause(wait)
                 wait = self.run_once()
         finally:
-            self._hand.close()
             self._end()
         return self._finisher.tally
 
@@ -224,12 +224,14 @@ class Worker:
             else:
                 self.poller.keep_up()
             alone = self._probation.may_start(hand.runs.values())
-            wanted = 0 if self._stop or self._probation.blocks(hand.runs.values()) else hand.wanted()
+            asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
+            blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
+            wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
             if not (wanted or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
-                return hand.time_to_next_deadline(_LOOK_AROUND)
-            self.exchanging = True
+                return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
+            self.exchanging, strategy = True, self.strategy
             got = self.poller.exchange(wanted, batch.outcomes, batch.reports, batch.minutes, alone=alone)
         except WorkerGone:
             self.exchanging = False
@@ -243,13 +245,14 @@ class Worker:
         self._trouble.over()
         hand.learn(batch.outcomes)
         self._finisher.delivered(got.lost)
-        self._take(got, wanted)
+        self._take(got, wanted, still_in_order=self.strategy == strategy)
         self.exchanging = False
         if len(got.claims) >= wanted:
             return 0.0 if hand.wanted() else hand.time_to_next_deadline(_LOOK_AROUND)
-        return min(self.poller.idle_wait(), hand.time_to_next_deadline(_LOOK_AROUND))
+        idle = self.poller.idle_wait()
+        return min(idle, hand.time_to_next_deadline(_LOOK_AROUND)) if hand.runs else idle
 
-    def _take(self, got: Exchange, wanted: int) -> None:
+    def _take(self, got: Exchange, wanted: int, still_in_order: bool) -> None:
         for outcome in got.lost:
             log.warning(
                 "job %d (%s): claim %d was lost, its outcome %s is dropped",
@@ -258,7 +261,8 @@ class Worker:
                 outcome.claim,
                 outcome.ending,
             )
-        left = [*self._hand.take(got.claims, wanted), *self._hand.leave_what_waits_too_long()]
+        left = self._hand.take(got.claims, wanted) if still_in_order else got.claims
+        left = [*left, *self._hand.leave_what_waits_too_long()]
         if left:
             log.debug("%d jobs are left to other workers: they would have to wait here", len(left))
         for claim in left:
@@ -335,7 +339,7 @@ class Worker:
         for name, task in self._app.tasks.items():
             kinds.setdefault(self._station_of(task), []).append(name)
         for kind, tasks in sorted((kinds or {self._station_of(None): []}).items()):
-            size = self._given_concurrency or CONCURRENCY[kind]
+            size = self._places_in(kind)
             pool = pools.make(
                 *(kind, size, self._app, hand.done, self._residents),
                 tasks=tasks,
@@ -343,6 +347,16 @@ class Worker:
             )
             stations[kind] = Station(pool, size, self._prefetch)
         return hand
+
+    def _places_in(self, kind: str) -> int:
+        size = self._given_concurrency or CONCURRENCY[kind]
+        asked = [
+            {one.key for one in task.residents.values() if not one.shared}
+            for task in self._app.tasks.values()
+            if self._station_of(task) == kind
+        ]
+        # One object that all of them need, one after the other: claiming more would only keep it from others.
+        return 1 if kind != "process" and asked and set.intersection(*asked) else size
 
     def _load_residents(self) -> None:
         """Those of the tasks that run in this process; a process pool loads its own in its children."""
@@ -386,6 +400,7 @@ class Worker:
     def _end(self) -> None:
         """Give back what still runs, write what is left, say goodbye."""
         self._hand.give_back()
+        self._hand.close()  # after that: what a pool cuts off has no say any more
         written = any(self._write_the_rest() for _ in range(_LAST_TRIES))
         self._stop = self._stop_now = False  # it may run again
         self.poller.running = False

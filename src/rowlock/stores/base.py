@@ -22,6 +22,7 @@ from rowlock.job import (
     Minute,
     NewJob,
     Outcome,
+    Pulse,
     QueueRecord,
     Report,
     Want,
@@ -217,8 +218,18 @@ class Store(Protocol):
         """Move due scheduled jobs to queued, earliest first; returns how many."""
         ...
 
-    def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
-        """Take back the claims of silent workers, unless the rescuer itself has been silent."""
+    def rescue(
+        self,
+        worker: str,
+        careful_age: float,
+        now: float | None = None,
+        steady: Callable[[], bool] = lambda: True,
+    ) -> Rescue:
+        """Take back the claims of silent workers, unless the rescuer itself has been silent.
+
+        `steady` is asked inside the transaction: its own beat may be fresh again while the others, frozen
+        together with it, have not come to theirs yet.
+        """
         ...
 
     def expire(self, most: int, now: float | None = None) -> int:
@@ -230,11 +241,11 @@ class Store(Protocol):
         ...
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
-        """Delete old finished jobs of one page of ids; returns (deleted, last id of the page; 0: the end)."""
+        """Delete old finished jobs of one page of ids; returns (deleted, last id looked at; 0: the end)."""
         ...
 
     def prune_records(self, age: float, now: float | None = None) -> None:
-        """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
+        """Delete some rows of workers that ended, and of minutes that passed, longer than `age` ago."""
         ...
 
     def checkpoint(self) -> None:
@@ -295,6 +306,10 @@ class Store(Protocol):
 
     def workers(self, now: float | None = None) -> list[WorkerRecord]:
         """The workers, living ones first."""
+        ...
+
+    def pulse(self, now: float | None = None) -> Pulse:
+        """Who lives, and how long each queue's oldest due job has waited; reads no finished job."""
         ...
 
     def minutes(self, since: int) -> list[Minute]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,30 +27,70 @@ _AFTER = {
 }
 
 
-def finish(tx: Session, worker: str, outcome: Outcome) -> bool:
-    """Write one outcome; False means that the claim was lost, and nothing was written."""
-    changed = tx.run(
-        f"finish_{outcome.ending}",
-        id=outcome.id,
-        claim=outcome.claim,
-        result=outcome.result,
+class Step(NamedTuple):
+    """A guarded statement, and what the timeline says if it changed its job."""
+
+    statement: str
+    values: dict[str, Any]
+    history: dict[str, Any] | None
+
+
+def take_steps(tx: Session, steps: Sequence[Step]) -> list[bool]:
+    """Run them: a round trip per kind of statement, and one for the timeline; says which changed a job."""
+    if len(steps) == 1:  # most often, and then SQLite feels what follows: 8 of 100 us
+        (step,) = steps
+        was_changed = tx.run(step.statement, **step.values) > 0
+        if was_changed and step.history is not None:
+            tx.run("add_history", **step.history)
+        return [was_changed]
+    kinds: dict[str, list[int]] = {}
+    for place, step in enumerate(steps):
+        kinds.setdefault(step.statement, []).append(place)
+    changed = [False] * len(steps)
+    told: list[dict[str, Any]] = []
+    for statement, places in kinds.items():
+        counts = tx.count_each(statement, [steps[place].values for place in places])
+        for place, count in zip(places, counts, strict=True):
+            history = steps[place].history
+            if count:
+                changed[place] = True
+                if history is not None:
+                    told.append(history)
+    if told:
+        tx.each("add_history", told)
+    return changed
+
+
+def finish(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Write the outcomes; returns those whose claims were lost, of which nothing was written."""
+    if not outcomes:
+        return []
+    changed = take_steps(tx, [_ending(worker, outcome) for outcome in outcomes])
+    return [outcome for outcome, written in zip(outcomes, changed, strict=True) if not written]
+
+
+def _ending(worker: str, outcome: Outcome) -> Step:
+    values = {
+        "id": outcome.id,
+        "claim": outcome.claim,
+        "result": outcome.result,
+        "error": outcome.error,
+        "error_kind": outcome.error_kind,
+        "delay": outcome.delay,
+        "charge": int(outcome.charge),
+    }
+    if outcome.is_usual:
+        return Step("finish_completed", values, None)
+    history = history_of(
+        outcome.id,
+        outcome.claim,
+        outcome.ending,
+        worker=worker,
+        started_at=outcome.started,
         error=outcome.error,
         error_kind=outcome.error_kind,
-        delay=outcome.delay,
-        charge=int(outcome.charge),
     )
-    if changed and not outcome.is_usual:
-        add_history(
-            tx,
-            outcome.id,
-            outcome.claim,
-            _event(tx, outcome),
-            worker=worker,
-            started_at=outcome.started,
-            error=outcome.error,
-            error_kind=outcome.error_kind,
-        )
-    return changed > 0
+    return Step(f"finish_{outcome.ending}", values, history)
 
 
 def was_written(tx: Session, outcome: Outcome) -> bool:
@@ -59,41 +99,67 @@ def was_written(tx: Session, outcome: Outcome) -> bool:
     return row is not None and row[0] == outcome.claim and row[1] in _AFTER[outcome.ending]
 
 
-def _event(tx: Session, outcome: Outcome) -> str:
-    """The timeline's word: a retry or release of a job that was to be cancelled is its cancellation."""
+def took_effect(tx: Session, outcome: Outcome) -> bool:
+    """The same, also if the job came back by it and somebody else has taken it since."""
     comes_back = outcome.ending in (Ending.RETRY, Ending.RELEASED)
-    if comes_back and tx.row("retry_facts", id=outcome.id)[1] == State.CANCELLED:
-        return str(Ending.CANCELLED)
-    return str(outcome.ending)
+    row = tx.row("retry_facts", id=outcome.id) if comes_back else None
+    return (row is not None and row[0] > outcome.claim) or was_written(tx, outcome)
 
 
 def write_reports(tx: Session, reports: Sequence[Report]) -> None:
     """Write the progress and the log lines of claims that still hold."""
-    for report in reports:
-        fence = {"id": report.id, "claim": report.claim}
-        if report.progress:
-            tx.run("report_progress", **fence, **msgspec.structs.asdict(report.progress))
-        for line in report.lines:
-            tx.run("report_line", **fence, at=line.at, message=line.message, fields=line.fields)
-        if report.lines:
-            tx.run("trim_lines", id=report.id, keep=KEPT_LINES)
+    if not reports:
+        return
+    for name, values in (
+        ("report_progress", [values for report in reports for values in _progress(report)]),
+        ("report_line", [values for report in reports for values in _lines(report)]),
+        ("trim_lines", [{"id": report.id, "keep": KEPT_LINES} for report in reports if report.lines]),
+    ):
+        if values:
+            tx.each(name, values)
+
+
+def _progress(report: Report) -> list[dict[str, Any]]:
+    if not report.progress:
+        return []
+    return [{"id": report.id, "claim": report.claim, **msgspec.structs.asdict(report.progress)}]
+
+
+def _lines(report: Report) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": report.id,
+            "claim": report.claim,
+            "at": line.at,
+            "message": line.message,
+            "fields": line.fields,
+        }
+        for line in report.lines
+    ]
 
 
 def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim]:
     """Fail those that were claimed after their deadline to start, and keep the others."""
-    kept = []
-    for claim in claims:
-        if claim.deadline is None or claim.deadline > claim.taken:
-            kept.append(claim)
-        else:
-            expire(tx, claim.id, claim.claim, worker)
+    kept = [claim for claim in claims if claim.deadline is None or claim.deadline > claim.taken]
+    if len(kept) < len(claims):
+        keys = {(claim.id, claim.claim) for claim in kept}
+        expire(tx, [(one.id, one.claim) for one in claims if (one.id, one.claim) not in keys], worker)
     return kept
 
 
-def expire(tx: Session, job: int, claim: int, worker: str | None = None) -> None:
-    """Fail a job whose deadline to start has passed."""
-    tx.run("expire", id=job, claim=claim, error=DEADLINE_PASSED)
-    add_history(tx, job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired")
+def expire(tx: Session, jobs: Sequence[tuple[int, int]], worker: str | None = None) -> None:
+    """Fail jobs (with their claim numbers) whose deadline has passed, unless they came to something else."""
+    take_steps(
+        tx,
+        [
+            Step(
+                "expire",
+                {"id": job, "claim": claim, "error": DEADLINE_PASSED},
+                history_of(job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired"),
+            )
+            for job, claim in jobs
+        ],
+    )
 
 
 def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
@@ -103,6 +169,7 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     this time (up to a minute): if it kills again, it takes nobody along.
     """
     tx.run("bury_worker", worker=worker)
+    steps: list[Step] = []
     fates: list[State] = []
     for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
         "held_by", worker=worker
@@ -110,26 +177,21 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
         charge = int(started_at is not None)
         attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
         error = None
+        values: dict[str, Any] = {"id": job, "claim": claim}
         if cancel_requested_at is not None:
-            fate = State.CANCELLED
-            changed = tx.run("finish_cancelled", id=job, claim=claim, error=None, error_kind="worker_died")
+            statement, fate = "finish_cancelled", State.CANCELLED
+            values |= {"error": None, "error_kind": "worker_died"}
         elif charge and failures + 1 >= attempts:
-            fate = State.FAILED
+            statement, fate = "finish_failed", State.FAILED
             deaths = tx.row("count_rescues", id=job)[0] + 1
             times = "once" if deaths == 1 else f"{deaths} times"
             error = f"its worker died {times} under it; its budget of {attempts} attempts is used up"
-            changed = tx.run(
-                "finish_failed", id=job, claim=claim, charge=1, error=error, error_kind="worker_died"
-            )
+            values |= {"charge": 1, "error": error, "error_kind": "worker_died"}
         else:
-            fate = State.QUEUED
+            statement, fate = "rescue_requeue", State.QUEUED
             survived = math.ceil(died_by - started_at) if charge else 0
-            alone = max(1, min(survived, LONGEST_ALONE))
-            changed = tx.run("rescue_requeue", id=job, claim=claim, charge=charge, alone=alone)
-        if not changed:  # its worker came back in time for this one
-            continue
-        add_history(
-            tx,
+            values |= {"charge": charge, "alone": max(1, min(survived, LONGEST_ALONE))}
+        history = history_of(
             job,
             claim,
             "rescued",
@@ -138,12 +200,25 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
             error=error,
             error_kind="worker_died",
         )
+        steps.append(Step(statement, values, history))
         fates.append(fate)
-    return fates
+    # What did not change was settled by its worker, which came back in time for that one; and a cancel may
+    # have been asked for since the look at what it held.
+    changed = take_steps(tx, steps)
+    ids = [step.values["id"] for step, fate in zip(steps, fates, strict=True) if fate is State.QUEUED]
+    cancelled = {row[0] for row in tx.rows("cancelled_among", ids=_json(ids))} if ids else set()
+    return [
+        State.CANCELLED if step.values["id"] in cancelled else fate
+        for step, fate, was_changed in zip(steps, fates, changed, strict=True)
+        if was_changed
+    ]
 
 
-def add_history(
-    tx: Session,
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def history_of(
     job: int,
     claim: int,
     event: str,
@@ -152,15 +227,19 @@ def add_history(
     started_at: float | None = None,
     error: str | None = None,
     error_kind: str | None = None,
-) -> None:
+) -> dict[str, Any]:
+    """The values of a row in a job's timeline."""
+    return {
+        "id": job,
+        "claim": claim,
+        "event": str(event),
+        "worker": worker,
+        "started_at": started_at,
+        "error": error,
+        "error_kind": error_kind,
+    }
+
+
+def add_history(tx: Session, job: int, claim: int, event: str, *, error_kind: str) -> None:
     """Add a row to the job's timeline."""
-    tx.run(
-        "add_history",
-        id=job,
-        claim=claim,
-        event=str(event),
-        worker=worker,
-        started_at=started_at,
-        error=error,
-        error_kind=error_kind,
-    )
+    tx.run("add_history", **history_of(job, claim, event, error_kind=error_kind))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -61,8 +61,10 @@ class BorrowedSession:
         raise NotImplementedError("claims are made on the store's own connections")
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        for one in values:
-            self.run(name, **one)
+        self.count_each(name, values)
+
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        return [self.run(name, **one) for one in values]
 
 
 def _plain(value: Any) -> Any:
@@ -85,8 +87,8 @@ class SqlLending(ABC):
         """A session that runs this store's statements there."""
 
     @abstractmethod
-    def _hint(self, tx: Session, queue: str | None = None) -> None:
-        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
+        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
     @abstractmethod
     def _job(self, row: Any) -> Job:
@@ -100,8 +102,7 @@ class SqlLending(ABC):
         """Write the jobs there."""
         tx = self._checked(lent)
         inserted = insert(tx, jobs)
-        for queue in {job.queue for job in jobs}:
-            self._hint(tx, queue)
+        self._hint(tx, {job.queue for job in jobs})
         return inserted
 
     def get_on(self, lent: Borrowed, job: int) -> Job | None:
@@ -114,7 +115,7 @@ class SqlLending(ABC):
         tx = self._checked(lent)
         if report is not None:
             write_reports(tx, [report])
-        return finish(tx, worker, outcome)
+        return not finish(tx, worker, [outcome])
 
     def _appears(self, lent: Borrowed, tx: Session) -> bool:
         """The queue's tables are not there yet: make them, if that is where they belong."""

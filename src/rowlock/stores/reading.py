@@ -21,6 +21,7 @@ from rowlock.job import (
     LogEntry,
     Minute,
     Progress,
+    Pulse,
     QueueRecord,
     State,
     WorkerRecord,
@@ -28,6 +29,7 @@ from rowlock.job import (
 from rowlock.stores.session import Session
 
 _FARTHEST = 2**63 - 1
+_DUE_HEADS = 1_000  # scheduled jobs, earliest first, among which each queue's oldest due one is looked for
 
 JOB_COLUMNS = ", ".join(
     [
@@ -164,6 +166,24 @@ class SqlReads(ABC):
         with self._read() as db:
             row = db.row("info", worker=worker)
         return {} if row is None else dict(_json(row[0], {}))
+
+    def pulse(self, now: float | None = None) -> Pulse:
+        with self._read(now) as db:
+            paused = frozenset(
+                name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None
+            )
+            due: dict[str, float] = {}
+            name = ""
+            while (name := db.row("queue_after", after=name)[0]) is not None:
+                due[name] = db.row("oldest_queued", queue=name)[0]
+            for queue, run_at in db.rows(
+                "due_heads", most=_DUE_HEADS
+            ):  # waiting for a worker to promote them
+                due[queue] = min(run_at, due.get(queue, run_at))
+            workers = [tuple(_json(queues, [])) for (queues,) in db.rows("living_workers")]
+            moment = db.now
+        waiting = {queue: max(0.0, moment - since) for queue, since in due.items() if since is not None}
+        return Pulse(workers=workers, waiting=waiting, paused=paused)
 
     def minutes(self, since: int) -> list[Minute]:
         names = Minute.__struct_fields__

@@ -29,6 +29,10 @@ class Session(Protocol):
         """Run a statement once for each set of values, in one round trip where there are any."""
         ...
 
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        """The same; returns how many rows each of them changed."""
+        ...
+
     def take(self, name: str, /, **values: Any) -> list[Any]:
         """The claims that a `take_` statement chooses, in any order, marked as running."""
         ...

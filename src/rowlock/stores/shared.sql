@@ -88,9 +88,12 @@ SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
+-- A retry or release of a job that was to be cancelled is its cancellation.
 -- name: add_history
 INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
-VALUES (:id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind)
+VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
+                           AND (SELECT state FROM rowlock_jobs WHERE id = :id) = 'cancelled'
+                          THEN 'cancelled' ELSE :event END, {now}, :worker, :started_at, :error, :error_kind)
 
 -- name: add_minute
 INSERT INTO rowlock_minutes (minute, worker, queue, task, completed, failed, retried, cancelled, released,
@@ -112,6 +115,7 @@ SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs
 WHERE id = :id AND claim = :claim AND {running}
 ON CONFLICT (job_id) DO UPDATE SET
     claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+WHERE rowlock_progress.claim <= excluded.claim
 
 -- name: report_line
 INSERT INTO rowlock_logs (job_id, claim, at, message, fields)
@@ -136,23 +140,29 @@ FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 -- name: bury_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
 
--- Back into its old position; a charged job is claimed alone next time.
+-- Back into its old position; a charged job is claimed alone next time. Its cancel may have been asked for since
+-- the rescuer looked.
 -- name: rescue_requeue
 UPDATE rowlock_jobs
-SET state = 'queued', failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN :alone ELSE alone END,
+SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN :alone ELSE alone END,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
+
+-- name: cancelled_among
+SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
 
 -- name: count_rescues
 SELECT count(*) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'
 
--- name: cancel_waiting
-UPDATE rowlock_jobs SET state = 'cancelled', finished_at = {now}, cancel_requested_at = {now}
-WHERE id = :id AND state IN ('scheduled', 'queued')
-
--- name: cancel_running
-UPDATE rowlock_jobs SET cancel_requested_at = {now}
-WHERE id = :id AND state = 'running' AND cancel_requested_at IS NULL
+-- One statement: between two of them a job could be given back or claimed, and be missed by both.
+-- name: cancel
+UPDATE rowlock_jobs
+SET state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+    finished_at = CASE WHEN state = 'running' THEN finished_at ELSE {now} END, cancel_requested_at = {now}
+WHERE id = :id AND (state IN ('scheduled', 'queued') OR state = 'running' AND cancel_requested_at IS NULL)
+RETURNING state, claim
 
 -- name: held
 SELECT id, claim, cancel_requested_at IS NOT NULL FROM rowlock_jobs
@@ -177,6 +187,9 @@ WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
 -- name: due_jobs
 SELECT id FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
 ORDER BY run_at, position LIMIT :most {lock}
+
+-- name: due_heads
+SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at LIMIT :most
 
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
@@ -214,8 +227,19 @@ SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
 -- name: prune_page
 SELECT id, state, created_at, finished_at FROM rowlock_jobs WHERE id > :beyond ORDER BY id LIMIT :most
 
+-- name: count_side_rows
+SELECT job_id, count(*) FROM (
+    SELECT job_id FROM rowlock_logs WHERE job_id IN ({ids})
+    UNION ALL
+    SELECT job_id FROM rowlock_history WHERE job_id IN ({ids})
+) AS side_rows GROUP BY job_id
+
+-- Asked again whether they are old enough: since the page was read, an operator may have had one run again.
 -- name: prune_jobs
-DELETE FROM rowlock_jobs WHERE id IN ({ids}) AND state IN ('completed', 'failed', 'cancelled') RETURNING id
+DELETE FROM rowlock_jobs
+WHERE id IN ({ids}) AND (state = 'completed' AND finished_at <= {now-keep_completed}
+                         OR state IN ('failed', 'cancelled') AND finished_at <= {now-keep_failed})
+RETURNING id
 
 -- name: prune_history
 DELETE FROM rowlock_history WHERE job_id IN ({ids})
@@ -227,10 +251,12 @@ DELETE FROM rowlock_logs WHERE job_id IN ({ids})
 DELETE FROM rowlock_progress WHERE job_id IN ({ids})
 
 -- name: prune_workers
-DELETE FROM rowlock_workers WHERE dead_at < {now-age}
+DELETE FROM rowlock_workers WHERE id IN (SELECT id FROM rowlock_workers WHERE dead_at < {now-age} LIMIT :most)
 
 -- name: prune_minutes
-DELETE FROM rowlock_minutes WHERE minute < :minute
+DELETE FROM rowlock_minutes WHERE minute <= (SELECT max(minute) FROM (
+    SELECT minute FROM rowlock_minutes WHERE minute < :minute ORDER BY minute LIMIT :most
+) AS oldest)
 
 -- name: set_paused
 INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)

@@ -6,7 +6,7 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,16 +17,23 @@ from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State,
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.claiming import queues_in_turn, take
 from rowlock.stores.finishing import (
+    Step,
     add_history,
     bury,
     expire,
     finish,
+    history_of,
+    take_steps,
     was_written,
     without_expired,
     write_reports,
 )
 from rowlock.stores.session import Session
 from rowlock.strategies import get_strategy
+
+_SIDE_ROWS = (
+    2_000  # in one transaction; 250,000, the lines of 500 talkative jobs, held SQLite's lock for 7.7 s
+)
 
 
 class SqlStore(ABC):
@@ -46,8 +53,13 @@ class SqlStore(ABC):
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
 
-    def _hint(self, tx: Session, queue: str | None = None) -> None:  # noqa: B027 - most have nothing to tell
-        """Tell somebody who sleeps that there may be work, where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
+        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
+
+    def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
+        self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange
+    ) -> None:
+        """Note by what it can be seen later that this exchange was committed, should nobody say so."""
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -66,11 +78,13 @@ class SqlStore(ABC):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
-            lost = self._finish(tx, worker, outcomes, again)
+            lost = self._finish(tx, worker, outcomes)
+            if again:
+                lost = [outcome for outcome in lost if not was_written(tx, outcome)]
             if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
                 self._hint(tx)
-            for minute in minutes:
-                tx.run("add_minute", **msgspec.structs.asdict(minute))
+            if minutes:
+                tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
             if want and want.count > 0:
                 alive, has_settings, next_queue = tx.row("claim_facts", worker=worker, after=want.after)
@@ -81,15 +95,13 @@ class SqlStore(ABC):
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             last = claims[-1].queue if claims else (want.after if want else "")
-            return Exchange(without_expired(tx, worker, claims), lost, last)
+            got = Exchange(without_expired(tx, worker, claims), lost, last)
+            self._leave_trace(tx, worker, outcomes, got)
+            return got
 
-    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome], again: bool) -> list[Outcome]:
+    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost."""
-        return [
-            outcome
-            for outcome in outcomes
-            if not finish(tx, worker, outcome) and not (again and was_written(tx, outcome))
-        ]
+        return finish(tx, worker, outcomes)
 
     def _anything_to_claim(self, want: Want | None, now: float | None) -> bool:
         if want is None or want.count < 1:
@@ -122,17 +134,22 @@ class SqlStore(ABC):
 
     def retire(self, worker: str, now: float | None = None) -> None:
         with self._write(now) as tx:
-            for job, claim, _, budget, started_at, *_ in tx.rows("held_by", worker=worker):
+            held = tx.rows("held_by", worker=worker)
+            outcomes = []
+            for job, claim, _, budget, started_at, *_ in held:
                 once = budget == 1 and started_at is not None
                 ending = Ending.FAILED if once else Ending.RELEASED
                 error = "its worker ended while it ran, and it is run at most once" if once else None
                 kind = "worker_stopped" if once else None
-                outcome = Outcome(
-                    id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
+                outcomes.append(
+                    Outcome(
+                        id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
+                    )
                 )
-                finish(tx, worker, outcome)
-                self._hint(tx)
+            finish(tx, worker, outcomes)
             tx.run("retire_worker", worker=worker)
+            if held:  # after its own row says that it is gone: the one who is told must be another
+                self._hint(tx)
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
@@ -157,14 +174,20 @@ class SqlStore(ABC):
             self._hint(tx)
             return len(due)
 
-    def rescue(self, worker: str, careful_age: float, now: float | None = None) -> Rescue:
+    def rescue(
+        self,
+        worker: str,
+        careful_age: float,
+        now: float | None = None,
+        steady: Callable[[], bool] = lambda: True,
+    ) -> Rescue:
         with self._read(now) as db:
             if not db.rows("silent_workers"):
                 return Rescue()
         with self._write(now) as tx:
             # If everyone froze together (a stuck lock, a suspended machine), the others only need a moment.
             own_beat = tx.row("beat_age", worker=worker)
-            if own_beat is None or own_beat[0] > careful_age:
+            if own_beat is None or own_beat[0] > careful_age or not steady():
                 return Rescue(waited=True)
             silent = tx.rows("silent_workers")
             fates = [
@@ -187,8 +210,7 @@ class SqlStore(ABC):
                 return 0
         with self._write(now) as tx:
             expired = tx.rows("expired_jobs", most=most)
-            for job, claim in expired:
-                expire(tx, job, claim)
+            expire(tx, expired)
             return len(expired)
 
     def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
@@ -201,37 +223,48 @@ class SqlStore(ABC):
             return 0
         error = f"it was not done within {age:g} s of being due (FAILED_JOB_TIMEOUT_SECONDS)"
         with self._write(now) as tx:
-            failed = [
-                (job, claim)
+            steps = [
+                Step(
+                    "fail_overdue",
+                    {"id": job, "claim": claim, "age": age, "error": error},
+                    history_of(job, claim, "failed", error=error, error_kind="overdue"),
+                )
                 for job, claim in overdue
-                if tx.run("fail_overdue", id=job, claim=claim, age=age, error=error)
             ]
-            for job, claim in failed:
-                add_history(tx, job, claim, "failed", error=error, error_kind="overdue")
-        return len(failed)
+            return sum(take_steps(tx, steps))
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         with self._read(now) as db:
             page = db.rows("prune_page", beyond=after, most=most)
             moment = db.now
-        newest = moment - min(keep.completed, keep.failed)
-        # Ids grow with created_at: from the first row that is too young on, every row is.
-        old = [row for row in page if row[2] <= newest]
-        limits = {State.COMPLETED: keep.completed, State.FAILED: keep.failed, State.CANCELLED: keep.failed}
-        doomed = [row[0] for row in old if row[1] in limits and row[3] <= moment - limits[row[1]]]
-        if doomed:
+            newest = moment - min(keep.completed, keep.failed)
+            # Ids grow with created_at: from the first row that is too young on, every row is.
+            old = [row for row in page if row[2] <= newest]
+            limits = {
+                State.COMPLETED: keep.completed,
+                State.FAILED: keep.failed,
+                State.CANCELLED: keep.failed,
+            }
+            doomed = [row[0] for row in old if row[1] in limits and row[3] <= moment - limits[row[1]]]
+            lines = dict(db.rows("count_side_rows", ids=_json(doomed))) if doomed else {}
+        batch = _first_few(doomed, lines)
+        deleted: list[int] = []
+        if batch:
+            ages = {"keep_completed": keep.completed, "keep_failed": keep.failed}
             with self._write(now) as tx:
-                deleted = [row[0] for row in tx.rows("prune_jobs", ids=_json(doomed))]
+                deleted = [row[0] for row in tx.rows("prune_jobs", ids=_json(batch), **ages)]
                 for side_table in ("prune_history", "prune_logs", "prune_progress"):
                     tx.run(side_table, ids=_json(deleted))
+        if len(batch) < len(doomed):
+            return len(deleted), batch[-1]
         more = len(page) == most and page[-1][2] <= newest
-        return len(doomed), (page[-1][0] if more else 0)
+        return len(deleted), (page[-1][0] if more else 0)
 
     def prune_records(self, age: float, now: float | None = None) -> None:
-        """Delete the rows of workers that ended, and of minutes that passed, longer than `age` ago."""
+        """Delete some rows of workers that ended, and of minutes that passed, longer than `age` ago."""
         with self._write(now) as tx:
-            tx.run("prune_workers", age=age)
-            tx.run("prune_minutes", minute=int((tx.now - age) // 60))
+            tx.run("prune_workers", age=age, most=_SIDE_ROWS)
+            tx.run("prune_minutes", minute=int((tx.now - age) // 60), most=_SIDE_ROWS)
 
     def alone_waiting(self) -> bool:
         with self._read() as db:
@@ -241,12 +274,9 @@ class SqlStore(ABC):
 
     def cancel(self, job: int, now: float | None = None) -> None:
         with self._write(now) as tx:
-            if tx.run("cancel_waiting", id=job):
-                add_history(tx, job, tx.row("retry_facts", id=job)[0], "cancelled", error_kind="operator")
-            elif tx.run("cancel_running", id=job):
-                add_history(
-                    tx, job, tx.row("retry_facts", id=job)[0], "cancel asked for", error_kind="operator"
-                )
+            for state, claim in tx.rows("cancel", id=job):
+                event = "cancel asked for" if state == State.RUNNING else "cancelled"
+                add_history(tx, job, claim, event, error_kind="operator")
 
     def retry(self, job: int, now: float | None = None) -> None:
         with self._write(now) as tx:
@@ -265,7 +295,8 @@ class SqlStore(ABC):
                         f"job {job} cannot be retried: job {holder[0]} holds its unique key {unique_key!r}; "
                         "wait for that one or cancel it"
                     )
-            tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0])
+            if not tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0]):
+                raise WrongState(f"job {job} was changed or deleted at this very moment; look at it again")
             add_history(tx, job, claim, "retried", error_kind="operator")
             self._hint(tx)
 
@@ -275,9 +306,19 @@ class SqlStore(ABC):
         with self._write(now) as tx:
             if paused is not None:
                 tx.run("set_paused", name=name, paused=int(paused))
-                self._hint(tx, name)
+                self._hint(tx, [name])
             if strategy is not None:
                 tx.run("set_strategy", name=name, strategy=get_strategy(strategy).name if strategy else None)
+
+
+def _first_few(jobs: list[int], lines: dict[int, int]) -> list[int]:
+    """As many of the jobs as can be deleted at once, and one at least: each takes its log lines along."""
+    room = _SIDE_ROWS
+    for index, job in enumerate(jobs):
+        room -= lines.get(job, 0)
+        if room < 0:
+            return jobs[: max(1, index)]
+    return jobs
 
 
 def _json(value: Any) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rowlock.job import Claim, Ending, LogLine, Minute, Progress, Report, Want
@@ -97,6 +98,41 @@ def test_a_batch_says_which_of_its_outcomes_came_too_late(store: Store) -> None:
     assert [state(store, one.id) for one in (first, second, third)] == ["completed", "queued", "completed"]
 
 
+def test_a_batch_of_all_kinds_is_written_but_for_what_is_lost(store: Store) -> None:
+    after = {
+        Ending.COMPLETED: ("completed", []),
+        Ending.RETRY: ("scheduled", ["retry"]),
+        Ending.FAILED: ("failed", ["failed"]),
+        Ending.CANCELLED: ("cancelled", ["cancelled"]),
+        Ending.RELEASED: ("queued", ["released"]),
+    }
+    who = worker(store)
+    add(store, 2 * len(after))
+    claims = take(store, who, 2 * len(after), strategy="FIFO")
+    delays = {Ending.RETRY: 60.0}
+    outcomes = [
+        outcome(claim, ending, error="why", delay=delays.get(ending))
+        for claim, ending in zip(claims, [*after, *after], strict=True)
+    ]
+    in_time, late = claims[: len(after)], claims[len(after) :]
+    for claim in late:
+        end(store, claim, Ending.RELEASED)
+    before = [job(store, claim.id) for claim in late]
+    assert store.exchange(who, outcomes).lost == outcomes[len(after) :]
+    assert [(state(store, claim.id), events(store, claim.id)) for claim in in_time] == list(after.values())
+    assert [job(store, claim.id) for claim in late] == before
+    assert [events(store, claim.id) for claim in late] == [["released"]] * len(late)
+
+
+@pytest.mark.parametrize("ending", [Ending.RETRY, Ending.RELEASED])
+def test_the_timeline_of_what_came_back_to_be_cancelled_says_so(
+    store: Store, claim: Claim, ending: Ending
+) -> None:
+    store.cancel(claim.id)
+    end(store, claim, ending)
+    assert events(store, claim.id) == ["cancel asked for", "cancelled"]
+
+
 @pytest.mark.parametrize("ending", [Ending.RETRY, Ending.RELEASED])
 def test_what_would_come_back_is_cancelled_if_a_cancel_was_asked_for(
     store: Store, claim: Claim, ending: Ending
@@ -161,3 +197,32 @@ def test_an_exchange_without_a_want_claims_nothing(store: Store) -> None:
     add(store)
     assert store.exchange(who).claims == [] and store.exchange(who, want=Want(count=0)).claims == []
     assert state(store, 1) == "queued"
+
+
+def test_a_batch_keeps_every_result_as_it_was_and_takes_the_next_claims(store: Store) -> None:
+    texts = ["plain", 'a "quote"', "back\\slash", "{brace, comma}", "NULL", "", "new\nline", "ünï ✓", "'"]
+    worker(store)
+    add(store, 2 * len(texts) + 1)
+    held = take(store, "w", count=len(texts) + 1)
+    outcomes = [
+        outcome(claim, Ending.COMPLETED, result=msgspec.json.encode(text).decode())
+        for claim, text in zip(held, texts, strict=False)
+    ]
+    outcomes.append(outcome(held[-1], Ending.COMPLETED))  # no result at all
+    outcomes.reverse()
+    got = store.exchange("w", outcomes, Want(count=len(texts)))
+    assert (got.lost, len(got.claims)) == ([], len(texts))
+    assert [job(store, claim.id).result for claim in held] == [*texts, None]
+    assert {state(store, claim.id) for claim in held} == {"completed"}
+
+
+def test_a_large_batch_with_some_lost_claims_writes_all_the_others(store: Store) -> None:
+    worker(store)
+    add(store, 12)
+    held = take(store, "w", count=10)
+    for lost in held[3:5]:
+        assert end(store, lost, Ending.RELEASED)
+    got = store.exchange("w", [outcome(claim, Ending.COMPLETED, result="1") for claim in held], Want(count=1))
+    assert [one.id for one in got.lost] == [claim.id for claim in held[3:5]]
+    assert [state(store, claim.id) for claim in held[:3] + held[5:]] == ["completed"] * 8
+    assert len(got.claims) == 1

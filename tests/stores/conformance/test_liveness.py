@@ -138,6 +138,16 @@ def test_a_rescuer_that_was_silent_itself_waits(store: Store) -> None:
     assert store.rescue(rescuer, careful_age=20, now=late(62)).workers == [who]
 
 
+def test_a_rescuer_that_has_just_come_back_waits_although_its_beat_is_fresh(store: Store) -> None:
+    """Everyone froze together, and its own heartbeat came first: the others are about to beat, too."""
+    who, rescuer = worker(store), worker(store, "rescuer", now=late())
+    (id,) = add(store)
+    take(store, who)
+    did = store.rescue(rescuer, careful_age=20, now=late(), steady=lambda: False)
+    assert did.waited and did.workers == []
+    assert state(store, id) == "running"
+
+
 def test_each_worker_has_its_own_lease(store: Store) -> None:
     short, long = worker(store, "short", lease=1.0), worker(store, "long", lease=600.0)
     add(store, 2)

@@ -64,3 +64,20 @@ def test_queues_are_counted_by_state_with_their_oldest_due_job(store: Store) -> 
     assert a.oldest_due is not None and a.oldest_due.timestamp() == NOW
     assert (b.name, b.counts["scheduled"], b.oldest_due) == ("b", 1, None)
     assert (c.name, c.paused, c.strategy, sum(c.counts.values())) == ("c", True, "LIFO", 0)
+
+
+def test_the_pulse_says_who_lives_and_how_long_each_queue_has_waited(store: Store) -> None:
+    worker(store, "all", now=NOW)
+    worker(store, "one", now=NOW, queues=("a", "b"))
+    worker(store, "silent", now=NOW - 61)
+    store.retire(worker(store, "stopped", now=NOW), now=NOW)
+    add(store, queue="a", now=NOW - 90)
+    add(store, queue="a", priority=7, now=NOW - 30)
+    add(store, queue="b", delay=10.0, now=NOW - 50)
+    add(store, queue="b", now=NOW - 5)
+    add(store, queue="c", delay=10.0, now=NOW - 5)
+    store.set_queue("d", paused=True)
+    pulse = store.pulse(now=NOW)
+    assert sorted(pulse.workers) == [(), ("a", "b")]
+    assert pulse.waiting == {"a": pytest.approx(90), "b": pytest.approx(40)}
+    assert pulse.paused == {"d"}

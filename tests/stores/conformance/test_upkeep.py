@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rowlock.errors import JobNotFound, WrongState
-from rowlock.job import Ending, LogLine, Progress, Report
+from rowlock.job import Ending, LogLine, Minute, Progress, Report
 from rowlock.stores.base import Retention, Store
 from rowlock.upkeep import Upkeep
 from tests.stores.steps import add, end, events, job, state, take, worker
@@ -122,6 +122,41 @@ def test_pruning_goes_page_by_page_and_starts_again(store: Store) -> None:
     assert (deleted, after) == (2, 3)
     assert store.prune(keep, after=after, most=3, now=later) == (2, 0)
     assert [one.id for one in store.find()] == [1]
+
+
+def test_what_is_pruned_at_once_is_bounded_also_for_jobs_with_many_log_lines(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is held for as long as the deletion takes, and a job may have 500 lines."""
+    monkeypatch.setattr("rowlock.stores.sql._SIDE_ROWS", 10)
+    who = worker(store, now=NOW)
+    ids = add(store, 6, now=NOW)
+    for claim, lines in zip(take(store, who, 6, now=NOW, strategy="FIFO"), (4, 4, 4, 30, 0, 0), strict=True):
+        store.report([Report(id=claim.id, claim=claim.claim, lines=[LogLine(NOW, "x")] * lines)])
+        end(store, claim, now=NOW)
+    keep, later, after = Retention(DAY, DAY), NOW + 2 * DAY, 0
+    batches = []
+    while not batches or after:
+        deleted, after = store.prune(keep, after=after, most=100, now=later)
+        batches.append(deleted)
+    assert batches == [2, 1, 1, 2]  # 8 lines, 4, 30 of one job alone, none
+    assert store.find() == [] and [store.logs(id) for id in ids] == [[]] * 6
+
+
+def test_old_records_are_deleted_in_bounded_batches_oldest_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rowlock.stores.sql._SIDE_ROWS", 3)
+    first = int(NOW // 60)
+    for name in ("a", "b", "c", "d"):
+        store.retire(worker(store, name, now=NOW), now=NOW)
+    minutes = [Minute(minute=first + n, worker="a", queue="q", task="t", completed=1) for n in range(5)]
+    store.exchange(worker(store, "e", now=NOW), minutes=minutes, now=NOW)
+    seen = []
+    for _ in range(2):
+        store.prune_records(DAY, now=NOW + 2 * DAY)
+        seen.append((len(store.minutes(0)), len(store.workers(now=NOW))))
+    assert seen == [(2, 2), (0, 1)]
 
 
 def test_one_round_of_upkeep_does_all_of_it_and_says_when_the_next_is_needed(store: Store) -> None:

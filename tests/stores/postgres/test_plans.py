@@ -58,6 +58,8 @@ VALUES: dict[str, Any] = {
     "fields": "{}",
     "id": RUNNING[0],
     "ids": "[400001, 400002]",
+    "keep_completed": 0.0,
+    "keep_failed": 0.0,
     "level": 3,
     "limit": 11,
     "message": "m",
@@ -92,8 +94,8 @@ OTHERS = (
     *("levels", "queue_after", "next_queue", "claim_facts", "queue_has_work", "held", "held_by", "due_jobs"),
     *("expired_jobs", "next_needed", "unique_holder", "get_job", "alone_waiting", "overdue_running"),
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
-    *("find_by_token", "cancel_waiting", "cancel_running", "silent_workers", "busy", "workers", "retry_job"),
-    *("newest_created_at", "count_running"),
+    *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
+    *("newest_created_at", "count_running", "due_heads", "living_workers"),
 )
 
 
@@ -258,12 +260,13 @@ def write(
     connection.execute(
         f"""
         INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, claim, token, created_at,
-                                  run_at, due_at, expires_at, claimed_by, unique_key, unique_until, args)
+                                  run_at, due_at, expires_at, finished_at, claimed_by, unique_key,
+                                  unique_until, args)
         SELECT n, n, 'work', {queue}, n % 7, '{state}', 1, n, now(),
                now() + n % 100 * interval '1 min', now(),
                CASE WHEN n % 10 = 0 AND n > {DEAD_IN_LINE[1]} THEN now() + n % 50 * interval '1 min' END,
-               'w' || n % 4, CASE WHEN n % 50 = 0 THEN 'k' || n END,
-               CASE WHEN n % 50 = 0 THEN 'finished' END, '{{}}'
+               CASE WHEN '{state}' IN ('completed', 'failed') THEN now() END, 'w' || n % 4,
+               CASE WHEN n % 50 = 0 THEN 'k' || n END, CASE WHEN n % 50 = 0 THEN 'finished' END, '{{}}'
         FROM generate_series({ids[0]}, {ids[1]}) n
         """.encode()
     )

@@ -19,7 +19,7 @@ from rowlock.task import Task
 class Run:
     """One claim on its way through a pool."""
 
-    __slots__ = ("claim", "context", "cost", "settled", "started", "task")
+    __slots__ = ("claim", "context", "cost", "place", "settled", "started", "task")
 
     def __init__(
         self, claim: Claim, task: Task[..., Any] | None, context: JobContext, cost: float = math.inf
@@ -27,6 +27,7 @@ class Run:
         self.claim = claim
         self.task = task
         self.context = context
+        self.place = ""  # the name of the station that has it in hand
         self.cost = cost  # seconds that it may take, by experience; without any: for ever
         self.started = time.monotonic()  # handed to its pool; its context knows when it began
         self.settled = False  # somebody else decided on this run: its own outcome is dropped
@@ -45,7 +46,7 @@ class Pool(Protocol):
         ...
 
     def submit(self, runs: Sequence[Run]) -> None:
-        """Run them in this order, each as soon as there is room."""
+        """Run them in this order, each as soon as there is room; with none, look again at those that wait."""
         ...
 
     def take_back(self) -> list[Run]:

@@ -6,7 +6,6 @@ Cancel and timeout cancel the coroutine. What blocks the loop blocks them all, a
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import sys
 import threading
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from rowlock.running.execute import execute, execute_async
 from rowlock.running.pools.base import Done, Host, Run
 from rowlock.running.residents import Residents
-from rowlock.running.stacks import stack_of
+from rowlock.running.stacks import awaits_of, stack_of
 
 log = logging.getLogger("rowlock.async")
 
@@ -24,7 +23,6 @@ BLOCKED = 0.1  # seconds after which a blocked loop is worth a line
 _LOOK_EVERY = 0.02
 _AT_ONCE = 100  # coroutines that are begun before the loop comes round again
 _AFTER_DEADLINE = 0.001
-_GOODBYE = 1.0  # seconds that cancelled coroutines may take to clean up after the pool was closed
 
 
 class AsyncPool:
@@ -69,7 +67,7 @@ class AsyncPool:
             self._call(self._cancel, run)
 
     def where(self) -> dict[Run, str]:
-        return {run: _stack_of(task) for run, task in list(self._coroutines.items())}
+        return {run: awaits_of(task.get_coro()) for run, task in list(self._coroutines.items())}
 
     def close(self) -> None:
         if not self._closed.is_set():
@@ -130,12 +128,17 @@ class AsyncPool:
             self._round = self._loop.call_later(_LOOK_EVERY, self._come_round)
 
     def _say_goodbye(self) -> None:
-        """The worker is leaving: coroutines that are still there get the chance to clean up."""
+        """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
+        for run in list(self._coroutines):
+            self._cancel(run)
+        self._leave()
+
+    def _leave(self) -> None:
         assert self._loop is not None
-        waiting = list(self._coroutines.values())
-        for task in waiting:
-            task.cancel()
-        self._loop.call_later(_GOODBYE if waiting else 0, self._loop.stop)
+        if self._coroutines:
+            self._loop.call_later(_LOOK_EVERY, self._leave)
+        else:
+            self._loop.stop()
 
     # -- in the watcher's thread -----------------------------------------------------------------
 
@@ -167,9 +170,3 @@ class AsyncPool:
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "" if frame is None else stack_of(frame)
-
-
-def _stack_of(task: asyncio.Task[None]) -> str:
-    text = io.StringIO()
-    task.print_stack(file=text)
-    return text.getvalue()

@@ -5,6 +5,7 @@ Daemon threads of its own, not an executor's: one that hangs can be abandoned an
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import sys
@@ -16,6 +17,14 @@ from rowlock.running.execute import execute
 from rowlock.running.pools.base import Done, Host, Run
 from rowlock.running.residents import Residents
 from rowlock.running.stacks import stack_of
+
+_WORTH_A_THREAD = 0.005  # seconds of short runs; for less, waking another thread costs more than it gains
+
+
+def _helpful(runs: Sequence[Run]) -> int:
+    """How many threads these runs are worth: one for each slow one, fewer for quick ones."""
+    quick = [run.cost for run in runs if run.cost < math.inf]
+    return len(runs) - len(quick) + (1 + int(sum(quick) / _WORTH_A_THREAD) if quick else 0)
 
 
 class ThreadPool:
@@ -50,7 +59,7 @@ class ThreadPool:
     def submit(self, runs: Sequence[Run]) -> None:
         with self._lock:
             self._line.extend(runs)
-            needed = len(self._line)
+            needed = min(len(self._line), _helpful(runs)) if runs else len(self._line)
             awake = min(self._idle, needed)
             self._idle -= awake
             new = max(0, min(needed - awake, self._size - self._threads))

@@ -5,12 +5,15 @@ What is done with them is in `store.py`, and the verbs it shares with other data
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from enum import Enum
 from typing import TypeVar
 
 import psycopg
@@ -23,14 +26,15 @@ from rowlock.errors import (
     StoreMissing,
     StoreUnusable,
 )
-from rowlock.job import utc
+from rowlock.job import Outcome, Report, utc
 from rowlock.stores.borrowed import Borrowed
+from rowlock.stores.finishing import took_effect
 from rowlock.stores.lending import NOT_OUTERMOST, BorrowedSession, SqlLending
 from rowlock.stores.postgres import schema
-from rowlock.stores.postgres.connections import Connections, Link
+from rowlock.stores.postgres.connections import Connections, Link, Stamp
 from rowlock.stores.postgres.dialect import statements
 from rowlock.stores.postgres.faults import explain, is_lost
-from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Writing
+from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Witness, Writing
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.reading import SqlReads
@@ -38,9 +42,20 @@ from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
 from rowlock.stores.versions import check
 
+log = logging.getLogger("rowlock.postgres")
+
 T = TypeVar("T")
+LOOKED_UP = "the answer to %s was lost on the way from %s; it was looked up: %s"
 _OLDEST = 13
 _STATEMENT_TIMEOUT = 30.0
+
+
+class Fate(Enum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    UNDONE = "not committed"
+    UNKNOWN = "unknown"
 
 
 class ConnectedStore(SqlReads, SqlStore, SqlLending):
@@ -62,6 +77,7 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
             pooled=address.pooled,
         )
         self._opened_in: int | None = None
+        self._settled: weakref.WeakKeyDictionary[Borrowed, Outcome] = weakref.WeakKeyDictionary()
 
     # -- the life of the store -------------------------------------------------------------------
 
@@ -128,13 +144,27 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
         except psycopg.Error as error:
             raise explain(error, self.url) from error
 
-    def commit(self, link: Link, number: str) -> None:
-        """Commit the transaction of that number; if there is no answer, look up how it ended."""
+    def commit(self, link: Link, stamp: Stamp, witness: Witness | None = None) -> None:
+        """Commit the transaction of that stamp; if there is no answer, look up how it ended."""
         try:
             link.cursor.execute("COMMIT")
         except psycopg.Error as error:
-            if not is_lost(error) or not self.look_up(lambda db: _has_committed(db, number), error):
+            if not is_lost(error) or not self._has_committed(stamp, witness, error):
                 raise explain(error, self.url) from error
+
+    def _has_committed(self, stamp: Stamp, witness: Witness | None, reason: BaseException) -> bool:
+        """After a COMMIT without an answer: look up how that transaction ended."""
+        fate = self.look_up(lambda db: _fate(db, stamp, witness), reason)
+        log.warning(LOOKED_UP, "COMMIT", self.url, fate.value)
+        if fate is Fate.UNKNOWN:
+            raise self._unknown_end(reason) from reason
+        return fate is Fate.COMMITTED
+
+    def _unknown_end(self, reason: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the connection to {self.url} was lost, and it could not be found out whether the last "
+            f"statement was committed ({reason})"
+        )
 
     def look_up(self, look: Callable[[PostgresSession], T | None], reason: BaseException) -> T:
         """Ask a server that may just be coming back, until it gives an answer; never assume one."""
@@ -146,10 +176,7 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
                 if answer is not None:
                     return answer
             if time.monotonic() > deadline:
-                raise OutcomeUnknown(
-                    f"the connection to {self.url} was lost, and it could not be found out whether the last "
-                    f"statement was committed ({reason})"
-                ) from reason
+                raise self._unknown_end(reason) from reason
             time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the callers, hides nothing
             wait = min(1.0, wait * 2)
 
@@ -162,26 +189,51 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
     def transaction(self, timeout: float | None) -> PostgresTransaction:
         self.open()
         with self.explained():
-            return PostgresTransaction(self.connections, self.commit, timeout)
+            return PostgresTransaction(self.connections, self._commit_task, timeout)
+
+    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
+        written = super().finish_on(lent, worker, outcome, report)
+        if written:
+            self._settled[lent] = outcome
+        return written
+
+    def _commit_task(self, lent: Borrowed, link: Link, stamp: Stamp) -> None:
+        self.commit(link, stamp, self._witness_on(lent))
 
     def commit_on(self, lent: Borrowed) -> None:
-        number = self._session_on(lent).row("transaction_number")[0]
+        stamp = Stamp(*self._session_on(lent).row("transaction_number"))
         try:
             lent.commit()
         except Exception as error:  # whatever the user's library makes of a lost connection
-            if not self.look_up(lambda db: _has_committed(db, number), error):
+            if not self._has_committed(stamp, self._witness_on(lent), error):
                 raise
+            return
         with self._read() as db:
-            if not _has_committed(db, number):
+            if _fate(db, stamp, None) in (None, Fate.UNDONE):
                 raise ConfigurationError(NOT_OUTERMOST)
+
+    def _witness_on(self, lent: Borrowed) -> Witness | None:
+        outcome = self._settled.get(lent)
+        return None if outcome is None else lambda db: took_effect(db, outcome)
 
     def _session_on(self, lent: Borrowed) -> Session:
         return BorrowedSession(lent, statements(self.address.schema, lent.style), {"now": None})
 
 
-def _has_committed(db: PostgresSession, number: str) -> bool | None:
+def _fate(db: PostgresSession, stamp: Stamp, witness: Witness | None) -> Fate | None:
+    """How the transaction ended; None while it has not.
+
+    A server that crashed gives the numbers of transactions that left no trace a second time, so that
+    "committed" may be said of somebody else's. What the transaction wrote is the witness of its own.
+    """
     try:
-        (status,) = db.row("transaction_status", number=number)
-    except psycopg.errors.InvalidParameterValue:  # a number from the future: this is another server by now
-        return False
-    return None if status == "in progress" else bool(status == "committed")
+        status, server = db.row("transaction_status", number=stamp.number)
+    except psycopg.errors.InvalidParameterValue:  # a number that is not given yet: this server has crashed
+        return Fate.UNDONE
+    if status == "in progress" and server == stamp.server:
+        return None
+    if status != "committed":
+        return Fate.UNDONE
+    if witness is not None:
+        return Fate.COMMITTED if witness(db) else Fate.UNDONE
+    return Fate.COMMITTED if server == stamp.server else Fate.UNKNOWN

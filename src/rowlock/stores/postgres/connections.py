@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from inspect import signature
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 import psycopg.conninfo
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _MICROSECONDS = Struct("!q")
 _EPOCH_2000 = 946_684_800
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
-_NUMBER = "SELECT pg_current_xact_id()::text"
+_STAMP = "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text"
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 
@@ -101,6 +101,13 @@ class _Seconds(Loader):
         return float(_MICROSECONDS.unpack(data)[0] / 1e6 + _EPOCH_2000)
 
 
+class Stamp(NamedTuple):
+    """A transaction's number, and since when the server runs that gave it."""
+
+    number: str
+    server: str
+
+
 class Link:
     """One connection with the one cursor that rowlock's own statements run on."""
 
@@ -119,13 +126,12 @@ class Link:
         """How the server knows this connection, and no other."""
         return self._name
 
-    def begin(self, statement: str) -> str:
-        """Begin a transaction; returns its number, by which its end can be looked up."""
+    def begin(self, statement: str) -> Stamp:
+        """Begin a transaction; returns by what its end can be looked up."""
         self.cursor.execute(statement)
         while self.cursor.nextset():
             pass
-        (number,) = self.cursor.fetchone() or ("",)
-        return str(number)
+        return Stamp(*self.cursor.fetchone())
 
     def is_idle(self) -> bool:
         """True if it is open and no transaction is."""
@@ -182,7 +188,7 @@ class Connections:
     @property
     def begin_statement(self) -> str:
         """What begins a write; behind a pooler it brings the limits that a session cannot keep there."""
-        return f"{self.limits_statement if self.pooled else 'BEGIN'}; {_NUMBER}"
+        return f"{self.limits_statement if self.pooled else 'BEGIN'}; {_STAMP}"
 
     @property
     def limits_statement(self) -> str:
@@ -198,7 +204,7 @@ class Connections:
         return (
             f"BEGIN; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SET LOCAL plan_cache_mode = auto; "
-            f"SET LOCAL enable_seqscan = on; SET LOCAL jit = on; {_NUMBER}"
+            f"SET LOCAL enable_seqscan = on; SET LOCAL jit = on; {_STAMP}"
         )
 
     def borrow(self) -> Link:

@@ -59,7 +59,8 @@ _TYPES = {
     "integer": ("all", "alone", "charge", "claim", "concurrency", "max_attempts", "paused"),
     "smallint": ("level", "priority"),
     "double precision": (
-        *("age", "delay", "done", "expires", "lease", "total", "run_seconds", "wait_seconds"),
+        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total"),
+        *("run_seconds", "wait_seconds"),
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),

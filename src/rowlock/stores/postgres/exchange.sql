@@ -89,11 +89,15 @@ coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue >
     RETURNING id
 
 -- No join: one that was planned for a small table reads all of it for ever (1.8 of 2.3 ms at 10,000 rows).
+-- The ids come sorted, and width_bucket finds its place among them by halving. The arrays are given once: a driver
+-- may send smaller numbers, and to widen the array for every row took half of the time (24 against 12 ms for 300).
 -- fragment: done_many
+    WITH given AS MATERIALIZED (SELECT :done_ids AS ids, :done_claims AS claims, :done_results AS results)
     UPDATE rowlock_jobs
-    SET state = 'completed', result = CAST((:done_results)[array_position(:done_ids, id)] AS json),
-        finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
-    WHERE id = ANY (:done_ids) AND claim = (:done_claims)[array_position(:done_ids, id)] AND {running}
+    SET state = 'completed', finished_at = {now}, error = NULL, error_kind = NULL, alone = 0,
+        result = CAST((SELECT results FROM given)[width_bucket(id, (SELECT ids FROM given))] AS json)
+    WHERE id = ANY (CAST((SELECT ids FROM given) AS bigint[]))
+      AND claim = (SELECT claims FROM given)[width_bucket(id, (SELECT ids FROM given))] AND {running}
     RETURNING id
 
 -- name: finish_one

@@ -5,7 +5,7 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -70,14 +70,29 @@ def question(
 def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
     """Which way to write the completed ones ("one" or "many"), and the values for it."""
     if len(outcomes) > 1:
+        outcomes = sorted(outcomes, key=lambda outcome: outcome.id)
         return "many", {
-            "done_ids": [outcome.id for outcome in outcomes],
-            "done_claims": [outcome.claim for outcome in outcomes],
-            "done_results": [outcome.result for outcome in outcomes],
+            "done_ids": _array(str(outcome.id) for outcome in outcomes),
+            "done_claims": _array(str(outcome.claim) for outcome in outcomes),
+            "done_results": _array(_quoted(outcome.result) for outcome in outcomes),
         }
     if not outcomes:
         return "one", {"id": None, "claim": None, "result": None}
     return "one", {"id": outcomes[0].id, "claim": outcomes[0].claim, "result": outcomes[0].result}
+
+
+# An array as the text that the server reads: the driver's own lists take 7 us per element.
+
+
+def _array(elements: Iterable[str]) -> str:
+    return "{" + ",".join(elements) + "}"
+
+
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:

@@ -85,10 +85,13 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = :name AND datname = current_database() AND usename = session_user
 
 -- name: transaction_number
-SELECT CAST(pg_current_xact_id() AS text)
+SELECT CAST(pg_current_xact_id() AS text), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
 
 -- name: transaction_status
-SELECT pg_xact_status(CAST(:number AS xid8))
+SELECT pg_xact_status(CAST(:number AS xid8)), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
+
+-- name: created_at
+SELECT created_at FROM rowlock_jobs WHERE id = :id
 
 -- name: server_facts
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
@@ -107,21 +110,32 @@ SELECT current_setting('server_version'), current_setting('synchronous_commit'),
 SELECT id, created_at FROM (SELECT id, created_at, token FROM rowlock_jobs ORDER BY id DESC LIMIT 100000) latest
 WHERE token = :token
 
+-- Somebody who waits for jobs of one of these queues (none given: of any) and is alive as far as one can know; of
+-- those who fit, one that takes most of the queues. Once per transaction: the setting goes with it, and reads as ''
+-- in the session's next one. Like the word itself it is undone by a rollback to a savepoint.
 -- name: wake_one
-{wake_another}
+SELECT pg_notify('{channel}' || md5(id), ''), set_config('rowlock.told', 'yes', true) FROM rowlock_workers w
+WHERE {sleeps} AND coalesce(current_setting('rowlock.told', true), '') = ''
+  AND (:queues IS NULL OR jsonb_array_length(w.queues) = 0 OR EXISTS ({queues} WHERE jsonb_exists(w.queues, value)))
+ORDER BY CASE WHEN jsonb_array_length(w.queues) > 0
+              THEN (SELECT count(*) FROM ({queues}) given WHERE NOT jsonb_exists(w.queues, value)) ELSE 0 END, random()
+LIMIT 1
 
--- Somebody who waits for jobs of this queue, is alive as far as one can know, and is not the one who asks.
--- name: wake_one
-SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers
-WHERE {sleeps} AND id <> :worker
-  AND (:queue IS NULL OR jsonb_array_length(queues) = 0 OR jsonb_exists(queues, :queue))
+-- Somebody else who waits, and for whom there is something to do: in the word's one transaction there may have been
+-- jobs for both.
+-- name: wake_another
+SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers w
+WHERE {sleeps} AND id <> :worker AND CASE jsonb_array_length(w.queues)
+    WHEN 0 THEN (SELECT true FROM rowlock_jobs WHERE state = 'queued' LIMIT 1)
+    ELSE (SELECT bool_or((SELECT true FROM rowlock_jobs WHERE state = 'queued' AND queue = name LIMIT 1))
+          FROM jsonb_array_elements_text(w.queues) AS taken (name)) END
 ORDER BY random() LIMIT 1
 
 -- fragment: sleeps
 sleeping AND dead_at IS NULL AND beat_at > now() - make_interval(secs => lease / 4)
 
 -- name: sleep
-UPDATE rowlock_workers SET sleeping = true WHERE id = :worker AND NOT sleeping
+UPDATE rowlock_workers SET sleeping = true WHERE id = :worker RETURNING jsonb_array_length(queues) > 0
 
 -- name: awake
 UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND sleeping
@@ -146,6 +160,10 @@ WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
    OR dead_at > {now} - make_interval(secs => 3600)
       AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 {lock}
+
+-- name: living_workers
+SELECT CAST(queues AS json) FROM rowlock_workers
+WHERE dead_at IS NULL AND beat_at >= {now} - make_interval(secs => lease)
 
 -- name: beat_age
 SELECT extract(epoch FROM {now} - beat_at)::float8 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL

@@ -5,7 +5,7 @@ Errors of the driver leave these blocks as the store's own, with a sentence that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rowlock.stores.postgres.connected import ConnectedStore
 
 
+Witness = Callable[["PostgresSession"], bool]
+
+
 class PostgresSession:
     """Runs named statements on one connection."""
 
@@ -27,6 +30,7 @@ class PostgresSession:
         self._cursor = link.cursor
         self._queries = queries
         self._now = now
+        self.witness: Witness | None = None  # sees, should the answer to COMMIT be lost, that it was done
 
     @property
     def now(self) -> float:
@@ -57,8 +61,22 @@ class PostgresSession:
         return rows[0] if rows else None
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        if values:
+        if len(values) == 1:
+            self.run(name, **values[0])
+        elif values:
             self._cursor.executemany(self._queries[name], [{**one, "now": self._now} for one in values])
+
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        if len(values) < 2:
+            return [self.run(name, **one) for one in values]
+        # In a pipeline: all are sent before the first answer is read.
+        self._cursor.executemany(
+            self._queries[name], [{**one, "now": self._now} for one in values], returning=True
+        )
+        counts = [max(0, self._cursor.rowcount)]
+        while self._cursor.nextset():
+            counts.append(max(0, self._cursor.rowcount))
+        return counts
 
 
 class Reading:
@@ -117,17 +135,18 @@ class Writing:
         with store.explained():
             self._link = store.connections.borrow()
             try:
-                self._number = self._link.begin(store.connections.begin_statement)
+                self._stamp = self._link.begin(store.connections.begin_statement)
             except BaseException:
                 store.connections.give_back(self._link)
                 raise
-        return PostgresSession(self._link, store.queries, self._now)
+        self._session = PostgresSession(self._link, store.queries, self._now)
+        return self._session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         store = self._store
         try:
             if error is None:
-                store.commit(self._link, self._number)
+                store.commit(self._link, self._stamp, self._session.witness)
                 return
             if not self._link.connection.closed:
                 with suppress(psycopg.Error):  # the first error is the one to tell

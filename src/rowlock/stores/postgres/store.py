@@ -6,9 +6,9 @@ Opening and transactions are in `connected.py`, the verbs it shares with other d
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psycopg
@@ -17,18 +17,19 @@ from rowlock.errors import OutcomeUnknown, StoreError, StoreUnreachable, WorkerG
 from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want
 from rowlock.stores.base import Wake
 from rowlock.stores.claiming import take
-from rowlock.stores.finishing import without_expired
+from rowlock.stores.finishing import took_effect, without_expired
 from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import exchanging, inserting, schema
-from rowlock.stores.postgres.connected import ConnectedStore
+from rowlock.stores.postgres.connected import LOOKED_UP, ConnectedStore, log
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import explain, is_lost
-from rowlock.stores.postgres.session import PostgresSession
+from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.postgres.wake import Listener, NoWake
 from rowlock.stores.session import Session
 
 _TRIES = 3
+_MICROSECONDS = 1e-5  # as near as a float comes to the server's
 _NOT_THERE = Inserted(0, False, 0.0)
 _SERVER_FACTS = (
     *("server_version", "synchronous_commit", "fsync", "bytes", "connections", "max_connections"),
@@ -62,8 +63,8 @@ class PostgresStore(ConnectedStore):
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
-            for queue in {job.queue for job in jobs}:
-                self._hint(tx, queue)
+            self._hint(tx, {job.queue for job in jobs})
+            tx.witness = _sees([one for one in inserted if one.is_new])
             return inserted
 
     def _insert_one(self, job: NewJob) -> Inserted:
@@ -86,7 +87,9 @@ class PostgresStore(ConnectedStore):
                 self.connections.give_back(link, clean=written)
             found = self.look_up(partial(self._find_by_token, token=token, old=link.name), reason)
             if found is not _NOT_THERE:
+                log.warning(LOOKED_UP, "an enqueue", self.url, f"job {found.id} is there")
                 return found
+            log.warning(LOOKED_UP, "an enqueue", self.url, "it is not there, so it is tried again")
         raise StoreError(f"{self.url} was lost {_TRIES} times in a row; the job was not enqueued")
 
     def _find_by_token(self, db: PostgresSession, token: int, old: str) -> Inserted | None:
@@ -122,6 +125,17 @@ class PostgresStore(ConnectedStore):
         if got.claims and worker in self._asleep:
             self._get_up(worker)
         return got
+
+    def _leave_trace(self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange) -> None:
+        """One outcome or claim is enough: they are all written, or none."""
+        written = next((outcome for outcome in outcomes if outcome not in got.lost), None)
+        if written is not None:
+            cast("PostgresSession", tx).witness = lambda db: took_effect(db, written)
+        elif got.claims:
+            first = got.claims[0]
+            cast("PostgresSession", tx).witness = lambda db: any(
+                (job, claim) == (first.id, first.claim) for job, claim, _ in db.rows("held", worker=worker)
+            )
 
     @staticmethod
     def _unknown(error: StoreUnreachable) -> StoreUnreachable:
@@ -166,17 +180,31 @@ class PostgresStore(ConnectedStore):
             raise self._unknown(error) from error
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
-        if answer.special or (exchanging.is_drawn(want) and answer.alive and not answer.claims):
-            got = self._step_by_step(worker, (), want, now)
-            return Exchange(got.claims, answer.lost, got.last_queue)
-        if not answer.alive and not outcomes:
-            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         claims = answer.claims
         last = claims[-1].queue if claims else want.after
-        if answer.leaves_places(want):
-            rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
-            claims = claims + self.exchange(worker, (), rest, now=now).claims
+        try:
+            if not answer.alive:
+                raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+            if answer.special or (exchanging.is_drawn(want) and not claims):
+                got = self._step_by_step(worker, (), want, now)
+                return Exchange(got.claims, answer.lost, got.last_queue)
+            if answer.leaves_places(want):
+                rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
+                claims = claims + self.exchange(worker, (), rest, now=now).claims
+        except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
+            if not outcomes and not claims:
+                raise
         return Exchange(self._in_time(worker, claims, now), answer.lost, last)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def retry(self, job: int, now: float | None = None) -> None:
+        try:
+            super().retry(job, now)
+        except StoreError as error:
+            if not isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+                raise
+            super().retry(job, now)  # somebody took its unique key just now: this time that is seen, and said
 
     # -- waking ----------------------------------------------------------------------------------
 
@@ -188,11 +216,12 @@ class PostgresStore(ConnectedStore):
         with self.explained():
             return self.connections.open()
 
-    def fall_asleep(self, worker: str) -> None:
-        """Say in the worker's row that it waits for jobs."""
+    def fall_asleep(self, worker: str) -> bool:
+        """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
         with self._read() as db:
-            db.run("sleep", worker=worker)
+            row = db.row("sleep", worker=worker)
         self._asleep.add(worker)
+        return row is not None and bool(row[0])
 
     def _get_up(self, worker: str) -> None:
         with self._read() as db:
@@ -200,13 +229,14 @@ class PostgresStore(ConnectedStore):
         self._asleep.discard(worker)
 
     def wake_another(self, worker: str) -> None:
-        """Tell somebody else who waits that there may be work."""
+        """Tell somebody else who waits, if there is work for them."""
         with self._read() as db:
-            db.rows("wake_one", queue=None, worker=worker)
+            db.rows("wake_another", worker=worker)
 
-    def _hint(self, tx: Session, queue: str | None = None) -> None:
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
         if not self.address.pooled:
-            tx.rows("wake_one", queue=queue, worker="")
+            names = msgspec.json.encode(sorted(queues)).decode() if queues else None
+            tx.rows("wake_one", queues=names)
 
     # -- what PostgreSQL has to be asked for -----------------------------------------------------
 
@@ -235,3 +265,15 @@ class PostgresStore(ConnectedStore):
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")
+
+
+def _sees(inserted: list[Inserted]) -> Witness:
+    """One new job is enough. Not by its id alone: a server that crashed may give that a second time, too."""
+
+    def is_there(db: PostgresSession) -> bool:
+        if not inserted:  # all were there before
+            return True
+        row = db.row("created_at", id=inserted[-1].id)
+        return row is not None and abs(row[0] - inserted[-1].now) < _MICROSECONDS
+
+    return is_there

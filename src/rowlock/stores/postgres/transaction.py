@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rowlock.stores.borrowed import Borrowed, Psycopg
-from rowlock.stores.postgres.connections import Connection, Link
+from rowlock.stores.postgres.connections import Connection, Link, Stamp
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.connections import Connections
@@ -22,14 +22,17 @@ class PostgresTransaction:
     """The connection in the hands of one task."""
 
     def __init__(
-        self, connections: Connections, commit: Callable[[Link, str], None], timeout: float | None
+        self,
+        connections: Connections,
+        commit: Callable[[Borrowed, Link, Stamp], None],
+        timeout: float | None,
     ) -> None:
         self._commit = commit
         self._link = connections.open()
         self.connection: Connection = self._link.connection
         self.borrowed: Borrowed = Psycopg(self.connection)
         try:
-            self._number = self._link.begin(connections.begin_task(timeout))
+            self._stamp = self._link.begin(connections.begin_task(timeout))
         except BaseException:
             self._link.close()
             raise
@@ -39,7 +42,7 @@ class PostgresTransaction:
     def commit(self) -> None:
         """Make it durable; if the answer is lost, look up how it ended."""
         self.connection.guarded = False
-        self._commit(self._link, self._number)
+        self._commit(self.borrowed, self._link, self._stamp)
 
     def close(self) -> None:
         """Close the connection, which undoes what is not committed."""

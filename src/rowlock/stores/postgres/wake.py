@@ -35,12 +35,12 @@ class Pillow(Protocol):
         """A connection of its own."""
         ...
 
-    def fall_asleep(self, worker: str) -> None:
-        """Say in the worker's row that it waits for jobs."""
+    def fall_asleep(self, worker: str) -> bool:
+        """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
         ...
 
     def wake_another(self, worker: str) -> None:
-        """Tell somebody else who waits that there may be work."""
+        """Tell somebody else who waits, if there is work for them."""
         ...
 
 
@@ -54,6 +54,7 @@ class Listener:
         self._stop = threading.Event()
         self._listening_as: str | None = None
         self._asleep_as: str | None = None
+        self._picky = False  # it takes some queues only: there may have been more than it was told of
         self._link: Link | None = None
         self._thread = threading.Thread(target=self._loop, name="rowlock-listen", daemon=True)
         self._thread.start()
@@ -69,9 +70,9 @@ class Listener:
         """Nothing to note: whoever commits while we wait tells us."""
 
     def claimed(self, all_places_taken: bool) -> None:
-        """The claim has cleared the row's mark; who can take no more passes the word on."""
+        """The claim has cleared the row's mark; who cannot take all there may be passes the word on."""
         was_asleep, self._asleep_as = self._asleep_as, None
-        if was_asleep is not None and all_places_taken:
+        if was_asleep is not None and (all_places_taken or self._picky):
             try:
                 self._store.wake_another(self._worker())
             except StoreError as error:
@@ -82,7 +83,7 @@ class Listener:
         worker = self._worker()
         if self.alive and self._asleep_as != worker:
             try:
-                self._store.fall_asleep(worker)
+                self._picky = self._store.fall_asleep(worker)
             except StoreError as error:
                 log.debug("could not say that %s sleeps: %s", worker, error)
             else:
@@ -117,7 +118,8 @@ class Listener:
                 if self._listening_as is not None:
                     failures = 0
                 if not failures and not self._stop.is_set():
-                    log.warning("wake-ups are not heard for now, polling goes on: %s", error)
+                    first = str(error).partition("\n")[0]  # the others are libpq's guesses
+                    log.warning("wake-ups are not heard for now, polling goes on: %s", first)
                 failures += 1
             finally:
                 self._listening_as = None

@@ -1,7 +1,8 @@
-"""Keeps the write-ahead log small where SQLite's own checkpoints are not safe to use.
+"""Keeps the write-ahead log small, where SQLite's own checkpoints are not safe to use or come to nothing.
 
-Before 3.51.3 a checkpoint is safe only while its maker holds the write lock (see connections.py), so writers
-and upkeep make those. The log's size is asked of the file system: opening it here would break SQLite's locks.
+Before 3.51.3 a checkpoint is safe only while its maker holds the write lock (see connections.py). And a log
+starts over only when nobody reads from it, a moment that many readers never leave: so it is waited for. The
+log's size is asked of the file system: opening it here would break SQLite's locks.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import time
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
-_LARGE = 16 * 1024 * 1024
+_LARGE, _TOO_LARGE = 16 * 1024 * 1024, 48 * 1024 * 1024
 _WRITES = 512  # of about four pages each: a log of 8 MB
-_LOOK_EVERY = 64  # writes
 _UPKEEP_EVERY = 5.0  # seconds
 _PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again
+_FIRST_HOLD, _LONGEST_HOLD = 0.01, 1.0  # seconds that writers may have to wait for the readers of a large log
+_YIELD = 0.1  # seconds; as often as SQLite looks at a lock that others hold
+_LONGEST_PAUSE = 60.0  # seconds until the next attempt, while a reader stays
 
 
 class Checkpoints:
@@ -26,35 +29,40 @@ class Checkpoints:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._log = f"{connections.path}-wal"
-        self._writes = 0
         self._since = 0
         self._looked_at = 0.0
+        self._hold = 0.0  # seconds that readers of a large log will be waited for
+        self._held = False  # they were, and the log has not been seen to be started over since
+        self._failed = 0  # attempts that waited for the longest time, in a row
+        self._again_at = 0.0
 
     def after_write(self, connection: sqlite3.Connection) -> None:
         """Count a write of this process; make a checkpoint when there were many, or when the log is large."""
-        self._writes += 1
         self._since += 1
-        # The first write looks, too: many short-lived producers never come to the 64th.
-        if self._since >= _WRITES or (self._writes % _LOOK_EVERY == 1 and size_of(self._log) > _LARGE):
-            self.make(connection)
+        size = self._size()  # at every write, it takes 1 us: a single one may add many megabytes
+        if size > _LARGE:
+            if time.monotonic() >= self._again_at:
+                self.make(connection, size)
+        elif self._since >= _WRITES:
+            self.make(connection, size)
 
     def in_upkeep(self, connection: sqlite3.Connection) -> None:
         """Make one every few seconds while the log is not small: others may write without ever doing so."""
         moment = time.monotonic()
-        if moment - self._looked_at >= _UPKEEP_EVERY and size_of(self._log) > _SMALL:
+        if moment - self._looked_at >= _UPKEEP_EVERY and (size := self._size()) > _SMALL:
             self._looked_at = moment
-            self.make(connection)
+            self.make(connection, size)
 
-    def make(self, connection: sqlite3.Connection) -> None:
+    def make(self, connection: sqlite3.Connection, size: int = 0) -> None:
         """Copy the log into the database under the write lock; give up soon if somebody else has it.
 
         RESTART and TRUNCATE are no help: if they cannot get the lock in time, they go on without it. The next
         writer starts the log over. Its file keeps its size up to a limit, because growing it anew costs each
         commit 160 of 430 us.
         """
-        if SAFE_AUTOCHECKPOINT:
-            return
         self._since = 0
+        if SAFE_AUTOCHECKPOINT and size <= _LARGE:
+            return
         (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
         connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
         try:
@@ -62,17 +70,69 @@ class Checkpoints:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
+            self._again_at = time.monotonic() + self._hold  # maybe somebody else waits for the readers
             return
         finally:
             connection.execute(f"PRAGMA busy_timeout = {usual}")
+        began = time.monotonic()
+        self._again_at = began + _UPKEEP_EVERY  # unless it comes to its end
         try:
             copier = self._connections.open(create=False)
             try:
-                copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._copy(copier, began + min(self._patience_with_readers(size), usual / 2000))
             finally:
                 copier.close()
         finally:
             connection.execute("ROLLBACK")
+        self._again_at = 0.0
+        if size > _LARGE:
+            self._leave_alone(size, time.monotonic() - began)
+
+    def _copy(self, copier: sqlite3.Connection, until: float) -> None:
+        """Copy what readers allow, and give those who still read from the log until then to end.
+
+        Nothing is added to the log meanwhile, and who begins to read once all is copied reads past it. So
+        when the others are gone the next writer can start it over.
+        """
+        while True:
+            _, frames, copied = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            left = until - time.monotonic()
+            if frames == copied or left <= 0:
+                break
+            time.sleep(min(left, 0.001))
+        if left > 0:
+            time.sleep(left)
+
+    def _patience_with_readers(self, size: int) -> float:
+        """As long as they seem to take, and longer when the log is far too large."""
+        if size <= _LARGE or not self._hold:
+            return 0.0
+        return max(self._hold, _LONGEST_HOLD * _excess(size) ** 2)
+
+    def _leave_alone(self, size: int, held: float) -> None:
+        """Let the writers go on for about as long as they had to wait, and wait for longer the next time.
+
+        So the longest wait is not much longer than the readers are, and one that stays does not stop anybody.
+        """
+        if self._hold:
+            time.sleep(min(held, _YIELD))  # those who waited go first
+        self._held = True
+        pause = held * max(0.25, 1.0 - _excess(size)) * 4.0**self._failed
+        self._again_at = time.monotonic() + min(_LONGEST_PAUSE, pause)
+        if self._hold >= _LONGEST_HOLD:
+            self._failed = min(self._failed + 1, 4)
+        self._hold = min(_LONGEST_HOLD, max(_FIRST_HOLD, self._hold * 2))
+
+    def _size(self) -> int:
+        size = size_of(self._log)
+        if size <= _LARGE and self._held:  # it was started over
+            self._hold, self._held, self._failed = self._hold / 4, False, 0
+        return size
+
+
+def _excess(size: int) -> float:
+    """How far the log is on its way from large (0) to too large (1)."""
+    return min(1.0, max(0.0, (size - _LARGE) / (_TOO_LARGE - _LARGE)))
 
 
 def size_of(path: str) -> int:

@@ -5,9 +5,14 @@ Only words: nothing here opens or retries anything.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 
 from rowlock.errors import StoreBusy, StoreError, StoreUnusable
+
+_FULL = "the disk that holds {path} is full; nothing was written, free some space"
+_LEAST_ROOM = 64 * 1024  # bytes; the index beside the log, which every first connection makes, takes 32 KB
 
 # Python 3.10 has no sqlite_errorcode, so the text that SQLite gives is what all versions share.
 _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -21,14 +26,18 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
         StoreBusy,
         "another connection holds the write lock of {path}; the call can simply be made again",
     ),
-    ("full", StoreUnusable, "the disk that holds {path} is full; nothing was written, free some space"),
+    ("full", StoreUnusable, _FULL),
     ("readonly", StoreUnusable, "{path} cannot be written: check the rights of the file and of its folder"),
     (
         "malformed",
         StoreUnusable,
         "{path} is damaged; restore a backup, or try `.recover` in the sqlite3 shell",
     ),
-    ("not a database", StoreUnusable, "{path} is not a SQLite database; name another file"),
+    (
+        "not a database",
+        StoreUnusable,
+        "{path} is not a SQLite database: name another file, or restore a backup if it was one",
+    ),
     (
         "unable to open",
         StoreUnusable,
@@ -38,10 +47,19 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
-def explain(error: sqlite3.Error, path: str) -> StoreError:
-    """The store's own error for what SQLite raised."""
+def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
+    """The store's own error for what SQLite raised; `path` is the file as its user wrote it."""
     text = str(error)
     for word, kind, sentence in _SENTENCES:
         if word in text.lower():
-            return kind(f"{sentence.format(path=path)} (SQLite: {text})")
+            # There is no room for -shm: SQLite calls this an I/O error, too.
+            full = word == "disk i/o" and _is_full(file)
+            return kind(f"{(_FULL if full else sentence).format(path=path)} (SQLite: {text})")
     return StoreError(f"SQLite refused on {path}: {text}")
+
+
+def _is_full(file: str) -> bool:
+    try:
+        return shutil.disk_usage(os.path.dirname(file)).free < _LEAST_ROOM
+    except OSError:
+        return False

@@ -113,6 +113,10 @@ UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE 
 SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
 
+-- name: living_workers
+SELECT queues FROM rowlock_workers
+WHERE dead_at IS NULL AND beat_mono >= :mono - lease AND beat_mono <= :mono + 1
+
 -- name: beat_age
 SELECT :mono - beat_mono FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 

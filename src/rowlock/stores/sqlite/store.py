@@ -88,6 +88,10 @@ class SqliteSession:
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
         self.connection.executemany(_QUERIES[name], [self._bound(one) for one in values])
 
+    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+        execute, statement = self.connection.execute, _QUERIES[name]
+        return [execute(statement, self._bound(one)).rowcount for one in values]
+
     def row(self, name: str, /, **values: Any) -> Any:
         cursor = self.connection.execute(_QUERIES[name], self._bound(values))
         row = cursor.fetchone()
@@ -118,7 +122,10 @@ class _Writing:
         self._now = now
 
     def __enter__(self) -> SqliteSession:
-        self._connection = connection = self._store.connections.borrow()
+        try:
+            self._connection = connection = self._store.connections.borrow()
+        except sqlite3.Error as error:  # a thread's first use opens one, and a bad disk may refuse that
+            raise self._store.explained(error) from error
         try:
             # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
             connection.execute("BEGIN IMMEDIATE")
@@ -127,7 +134,7 @@ class _Writing:
                 connection.execute("ROLLBACK")
             self._store.connections.give_back(connection)
             if isinstance(error, sqlite3.Error):
-                raise explain(error, self._store.path) from error
+                raise self._store.explained(error) from error
             raise
         return SqliteSession(connection, self._now)  # its clock is read once the lock is held
 
@@ -145,11 +152,11 @@ class _Writing:
             if error is None:
                 self._store.checkpoints.after_write(connection)
         except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", explain(late, self._store.path))
+            log.warning("a checkpoint failed, the next one tries again: %s", self._store.explained(late))
         finally:
             self._store.connections.give_back(connection)
         if isinstance(error, sqlite3.Error):
-            raise explain(error, self._store.path) from error
+            raise self._store.explained(error) from error
         if error is not None and error is not raised:
             raise error
 
@@ -232,7 +239,11 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         try:
             yield
         except sqlite3.Error as error:
-            raise explain(error, self.path) from error
+            raise self.explained(error) from error
+
+    def explained(self, error: sqlite3.Error) -> StoreError:
+        """What SQLite raised, as the store's own error."""
+        return explain(error, self.path, self.connections.path)
 
     def _numbers(self, tx: Session, count: int) -> range:
         last = last_number(cast(SqliteSession, tx).connection)
@@ -281,11 +292,11 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
 
     # -- finishing -------------------------------------------------------------------------------
 
-    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome], again: bool) -> list[Outcome]:
+    def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         # Many at once cost 6 us each against 14. If any claim was lost, that is undone and each is looked at.
         usual = [outcome for outcome in outcomes if outcome.is_usual]
-        if len(usual) < _MANY or again:
-            return super()._finish(tx, worker, outcomes, again)
+        if len(usual) < _MANY:
+            return super()._finish(tx, worker, outcomes)
         connection = cast(SqliteSession, tx).connection
         connection.execute("SAVEPOINT finish")
         done = connection.executemany(
@@ -294,8 +305,8 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         ).rowcount
         if done < len(usual):
             connection.execute("ROLLBACK TO finish")
-            return super()._finish(tx, worker, outcomes, again)
-        return super()._finish(tx, worker, [one for one in outcomes if not one.is_usual], again)
+            return super()._finish(tx, worker, outcomes)
+        return super()._finish(tx, worker, [one for one in outcomes if not one.is_usual])
 
     # -- what SQLite has to be asked for ---------------------------------------------------------
 

@@ -17,6 +17,7 @@ from rowlock.stores.sqlite.faults import explain
 
 log = logging.getLogger("rowlock.sqlite")
 
+_PATIENCE, _PAUSE = 60.0, 0.01  # seconds
 _LONG = 1.0  # seconds with the write lock in hand that are worth a line
 _NOT_YOURS = (
     "rowlock commits this transaction after the task has returned; raise an exception to undo everything"
@@ -34,8 +35,25 @@ class TaskConnection(Connection):
         if self.revoked:
             raise sqlite3.OperationalError("this run was given up, and its transaction with it")
         if not self.in_transaction:
-            super().execute("BEGIN IMMEDIATE")
+            self._take_lock()
             self.began = time.monotonic()
+
+    def _take_lock(self) -> None:
+        """Wait for the write lock, and longer than the store does: the task has its work behind it.
+
+        SQLite's waiting is not fair. With eight writers on a slow disk one came too late for 5 s, and its job
+        was charged an attempt for that.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                super().execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or self.revoked or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
 
     def execute(self, *given: Any) -> sqlite3.Cursor:
         self.begin()
@@ -84,7 +102,7 @@ class SqliteTransaction:
         try:
             self._end("COMMIT")
         except sqlite3.Error as error:
-            raise explain(error, self._path) from error
+            raise explain(error, self._path, self._connections.path) from error
 
     def close(self) -> None:
         """Undo what is not committed, and close the connection."""

@@ -1,0 +1,60 @@
+"""Jobs that kill their worker, among good ones: they use up their budget and take nobody along."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.conftest import StartStorm
+from tests.chaos.storm import Storm, chosen_size, say
+from tests.chaos.work import POISON_BUDGET
+from tests.eventually import eventually
+
+
+def run_with_poison(storm: Storm, poison: int, good: int) -> tuple[list[int], list[int]]:
+    """Enqueue both, mixed, and replace workers as they die; returns the ids of both."""
+    lots = storm.random.sample(["poison"] * poison + ["apply"] * good, poison + good)
+    jobs: dict[str, list[int]] = {"poison": [], "apply": []}
+    for task in lots:
+        args = {"seconds": round(storm.random.uniform(0, 0.2), 3)} if task == "apply" else {}
+        jobs[task].append(storm.app.enqueue(task, args).id)
+    storm.start_workers(3)
+
+    def done() -> bool:
+        for _ in range(3 - len(storm.living("work"))):
+            storm.start_worker()
+        return not storm.unfinished()
+
+    eventually(done, timeout=300)
+    return jobs["poison"], jobs["apply"]
+
+
+def must_have_failed_alone(storm: Storm, poison: list[int], good: list[int]) -> None:
+    for job in poison:
+        found = storm.app.job(job)
+        assert (found.state, found.failures, found.claim) == ("failed", POISON_BUDGET, POISON_BUDGET)
+        assert found.error_kind == "worker_died"
+        assert f"its worker died {POISON_BUDGET} times" in str(found.error)
+    charged = {job: storm.app.job(job).failures for job in good}
+    assert max(charged.values()) <= 1, charged
+
+
+def test_a_poison_job_fails_after_its_budget_and_the_others_are_done(start_storm: StartStorm) -> None:
+    storm = start_storm(lease=1.0)
+    poison, good = run_with_poison(storm, poison=1, good=20)
+    storm.verdict([*poison, *good]).must_be_clean()
+    must_have_failed_alone(storm, poison, good)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_many_poison_jobs_among_good_ones(start_storm: StartStorm) -> None:
+    storm = start_storm(lease=2.0)
+    poison, good = run_with_poison(storm, poison=10, good=chosen_size(500))
+    verdict = storm.verdict([*poison, *good])
+    neighbours = sum(storm.app.job(job).failures for job in good)
+    say(
+        f"{storm.name}: {len(poison)} poison jobs of budget {POISON_BUDGET} among {len(good)}, "
+        f"neighbours charged {neighbours} times; {verdict}"
+    )
+    verdict.must_be_clean()
+    must_have_failed_alone(storm, poison, good)
