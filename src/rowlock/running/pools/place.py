@@ -46,7 +46,6 @@ GRACE = 2.0  # seconds that a run may take to stop after it was told that it is 
 GOODBYE = 5.0  # seconds that a child may take to end: residents are torn down
 WAIT_BEHIND = 0.05  # seconds that quick runs may wait behind one that proves slow
 _WHILE_UNSURE, _WHILE_IT_RUNS, _WHILE_IDLE = 0.05, 0.5, 5.0  # the longest waits between two looks
-_GATHER = 0.005  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to start a child
 TRIES = 3  # after so many of them a place counts as stuck
 
@@ -100,7 +99,6 @@ class Place:
         self._given_up: set[Run] = set()
         self._told: dict[int, float] = {}  # when a run was told that it is cancelled or lost
         self._asked = False
-        self._gathering = False
         self.stacks: dict[Run, str] = {}
         self.answered = threading.Event()
         self._rung = False
@@ -235,23 +233,12 @@ class Place:
                     return
                 self._feed(child)
                 self._tell(child)
-                self._let_them_gather()
                 self._hear(child, self._next_message(child, self._patience()))
-                while self._gathering and child.incoming.poll(0):
-                    self._hear(child, child.receive())
                 self._look(child)
         except ChildEnded:
             pass
         finally:
             self._bury(child)
-
-    def _let_them_gather(self) -> None:
-        """While the child has enough to do, hear it only so often; a run of 1 ms would cost us 0.4 ms else."""
-        self._gathering = (
-            len(self.runs) > 1 and sum(run.cost for run in list(self.runs.values())) > 2 * _GATHER
-        )
-        if self._gathering:
-            self._bell.poll(_GATHER)
 
     def _next_message(self, child: Child, seconds: float) -> ToParent | None:
         """What the child says within this time, or None when the bell rings; raises `ChildEnded`."""
