@@ -96,7 +96,7 @@ class Heartbeat:
 
     def _beat(self, moment: float) -> None:
         late = moment - self._last - self._interval
-        if late > self._interval and not self._told_late:
+        if late > self._interval and not self._told_late and not self._failing:
             self._told_late = True
             log.warning(
                 "the heartbeat is %.1f s late; something held the interpreter or the database. Running: %s",

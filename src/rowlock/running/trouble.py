@@ -17,13 +17,13 @@ class Trouble:
 
     def __init__(self) -> None:
         self.failing = 0
-        self._said = ""
+        self._said: set[str] = set()
 
     def met(self, error: StoreError) -> float:
         """The store could not be used; returns how many seconds to wait."""
-        if str(error) != self._said:  # once for each kind of trouble
+        if str(error) not in self._said:  # once for each kind of trouble
             log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
-        self._said = str(error)
+        self._said.add(str(error))
         self.failing += 1
         wait = min(_MOST, _FIRST * 2.0 ** min(self.failing, 10))
         return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the workers, hides nothing
@@ -32,5 +32,5 @@ class Trouble:
         """The store answered."""
         if self.failing:
             log.info("the store can be used again")
-            self._said = ""
+            self._said.clear()
         self.failing = 0

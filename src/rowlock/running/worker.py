@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnreachable, WorkerGone
-from rowlock.job import Ending, Exchange, Outcome
+from rowlock.job import Claim, Ending, Exchange, Outcome
 from rowlock.options import check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
@@ -223,6 +223,7 @@ class Worker:
                 hand.take_back_silently()
             else:
                 self.poller.keep_up()
+                self._leave(hand.leave_what_waits_too_long())
             alone = self._probation.may_start(hand.runs.values())
             asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
             blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
@@ -261,8 +262,9 @@ class Worker:
                 outcome.claim,
                 outcome.ending,
             )
-        left = self._hand.take(got.claims, wanted) if still_in_order else got.claims
-        left = [*left, *self._hand.leave_what_waits_too_long()]
+        self._leave(self._hand.take(got.claims, wanted) if still_in_order else got.claims)
+
+    def _leave(self, left: Sequence[Claim]) -> None:
         if left:
             log.debug("%d jobs are left to other workers: they would have to wait here", len(left))
         for claim in left:

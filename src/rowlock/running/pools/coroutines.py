@@ -104,13 +104,13 @@ class AsyncPool:
             outcome = execute(run.claim, None, run.context, app.hooks, app.max_payload_bytes)
         else:
             assert self._loop is not None
-            if run.context.timeout is not None:
-                after = run.context.timeout + _AFTER_DEADLINE
-                bell = self._loop.call_later(after, self._cancel, run)
+            timeout, bell = run.context.timeout, None
+            if timeout is not None:
+                bell = self._loop.call_later(timeout + _AFTER_DEADLINE, self._cancel, run)
             outcome = await execute_async(
                 run.claim, task, run.context, app.hooks, app.max_payload_bytes, self._residents
             )
-            if run.context.timeout is not None:
+            if bell is not None:
                 bell.cancel()
         self._coroutines.pop(run, None)
         if run in self._abandoned:
