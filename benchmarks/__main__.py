@@ -21,6 +21,8 @@ _SQLITE = (
     "claims",
     "drain_one_at_a_time",
     "drain",
+    "mixed",
+    "processes",
     "idle",
     "import_time",
     "wakeup",

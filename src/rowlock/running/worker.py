@@ -145,6 +145,11 @@ class Worker:
         return self.poller.worker_id
 
     @property
+    def tally(self) -> Tally:
+        """What it has done so far, in this run."""
+        return self._finisher.tally
+
+    @property
     def stopped_now(self) -> bool:
         """True after a run that was told to end at once."""
         return self.ended == "now"
