@@ -260,6 +260,9 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     after: str = ""
     alone: bool = True
+    quick: tuple[
+        str, ...
+    ] = ()  # tasks whose jobs may wait a moment: they count as started when claimed again
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -241,6 +241,7 @@ class Poller:
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         alone: bool = True,
+        quick: tuple[str, ...] = (),
     ) -> Exchange:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
         self._presence.ensure()
@@ -255,6 +256,7 @@ class Poller:
                 queues=self._queues,
                 after=self._last_queue,
                 alone=alone,
+                quick=quick,
             )
         owed = [*self._owed, *outcomes]
         try:

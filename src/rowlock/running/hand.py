@@ -90,6 +90,16 @@ class Hand:
         """True while nothing more could begin here."""
         return any(one.slow >= one.places for one in self._stations.values())
 
+    def quick_tasks(self) -> tuple[str, ...]:
+        """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
+        return tuple(
+            name
+            for one in self._stations.values()
+            if one.prefetch.ahead
+            for name in one.prefetch.quick
+            if (task := self._app.find_task(name)) is not None and one.prefetch.cost(name, task) < math.inf
+        )
+
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Take note of how long runs took."""
         for one in self._stations.values():

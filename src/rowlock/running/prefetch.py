@@ -30,6 +30,11 @@ class Prefetch:
         self._seconds: dict[str, float] = {}
         self.ahead = 0
 
+    @property
+    def quick(self) -> list[str]:
+        """The tasks that have been quick so far."""
+        return [task for task, seconds in self._seconds.items() if seconds <= HORIZON]
+
     def shown(self) -> dict[str, float]:
         """Seconds per run by task, for people."""
         return {task: round(seconds, 6) for task, seconds in self._seconds.items()}

@@ -238,7 +238,11 @@ class Worker:
                 self._finisher.delivered(())
                 return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
             self.exchanging, strategy = True, self.strategy
-            got = self.poller.exchange(wanted, batch.outcomes, batch.reports, batch.minutes, alone=alone)
+            got = self.poller.exchange(
+                *(wanted, batch.outcomes, batch.reports, batch.minutes),
+                alone=alone,
+                quick=hand.quick_tasks() if wanted > 1 else (),
+            )
         except WorkerGone:
             self.exchanging = False
             self._presence.declared_dead(self.id)

@@ -5,7 +5,7 @@ Decides what to take; how rows are locked and taken is in each database's `take_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,29 +20,34 @@ LONGEST_ALONE = 60  # seconds that a job may ask to run without company
 class SqlShelf:
     """One queue's queued jobs, as a strategy sees them inside a claim."""
 
-    def __init__(self, tx: Session, worker: str, queue: str, alone: bool) -> None:
+    def __init__(self, tx: Session, worker: str, queue: str, alone: bool, quick: Sequence[str] = ()) -> None:
         self._tx = tx
         self._values: dict[str, Any] = {
             "worker": worker,
             "queue": queue,
             "alone": LONGEST_ALONE if alone else 0,
         }
+        self._quick = list(quick)
 
     # RETURNING has no order on any of the databases: sort by what the statement chose by.
 
     def highest(self, count: int) -> list[Claim]:
-        rows = self._tx.take("take_highest", count=count, **self._values)
+        rows = self._tx.take("take_highest", count=count, quick=self._quick, **self._values)
         rows.sort(key=lambda row: (-row[5], row[-1]))
         return [claim_of(row) for row in rows]
 
     def oldest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.take("take_oldest", count=count, **self._values))
+        return self._by_position(self._tx.take("take_oldest", count=count, quick=self._quick, **self._values))
 
     def newest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.take("take_newest", count=count, **self._values))[::-1]
+        return self._by_position(
+            self._tx.take("take_newest", count=count, quick=self._quick, **self._values)
+        )[::-1]
 
     def oldest_at(self, level: int, count: int) -> list[Claim]:
-        return self._by_position(self._tx.take("take_at_level", level=level, count=count, **self._values))
+        return self._by_position(
+            self._tx.take("take_at_level", level=level, count=count, quick=self._quick, **self._values)
+        )
 
     def levels(self) -> list[int]:
         return [row[0] for row in self._tx.rows("levels", **self._values)]
@@ -91,7 +96,7 @@ def take(tx: Session, worker: str, want: Want, settings: list[Any], next_queue: 
             strategy = get_strategy(overrides.get(queue, want.strategy))
         except ConfigurationError:  # set by a newer version: this one goes on in its own order
             strategy = get_strategy(want.strategy)
-        got = strategy.take(SqlShelf(tx, worker, queue, alone), count)
+        got = strategy.take(SqlShelf(tx, worker, queue, alone, want.quick), count)
         claims.extend(got)
         return len(got)
 

@@ -43,6 +43,30 @@ def test_a_silent_workers_job_goes_back_into_its_old_position_and_is_charged(sto
     assert second
 
 
+@pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
+def test_a_job_that_may_have_waited_in_its_worker_is_charged_from_its_second_death_on(
+    store: Store, strategy: str
+) -> None:
+    ids = add(store, 2, task="quick")
+    (slow,) = add(store, task="slow")
+    (once,) = add(store, task="quick", max_attempts=1)
+    take(store, worker(store, "first"), 4, quick=("quick",), strategy=strategy)
+    assert [job(store, id).started_at is None for id in (*ids, slow, once)] == [True, True, False, False]
+    assert rescue(store) == ["first"]
+    assert [(job(store, id).state, job(store, id).failures) for id in (*ids, slow, once)] == [
+        *([("queued", 0)] * 2),
+        ("queued", 1),
+        ("failed", 1),
+    ]
+    late = worker(store, "second")
+    # The slow one is claimed alone now; those that only waited are not.
+    got = [claim for _ in range(3) for claim in take(store, late, 2, quick=("quick",), strategy=strategy)]
+    assert {claim.id for claim in got} == {*ids, slow}
+    assert all(job(store, claim.id).started_at is not None for claim in got)
+    rescue(store)
+    assert [job(store, id).failures for id in (*ids, slow)] == [1, 1, 2]
+
+
 def test_a_rescued_job_ignores_its_old_worker(store: Store) -> None:
     who = worker(store)
     add(store)

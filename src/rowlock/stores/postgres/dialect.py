@@ -64,7 +64,7 @@ _TYPES = {
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),
-    "text[]": ("done_results", "names"),
+    "text[]": ("done_results", "names", "quick"),
 }
 _CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
@@ -79,6 +79,7 @@ def statements(schema: str | None, style: str = "pyformat") -> Queries:
     """All statements for tables in this schema; `style` is "pyformat" (%(name)s) or "named" (:name)."""
     here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
     parts = {"here": here, "queue": "", "order": "position", "turn": "{turn_all}", "done": "", "awake": ""}
+    parts["started"] = "{started_if_slow}"
     return _load(schema, style, parts)
 
 
@@ -92,6 +93,7 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
         "turn": "{turn_named}" if named else "{turn_all}",
         "done": f"{{done_{done}}}",
         "awake": "{got_up}" if asleep else "",
+        "started": "{started_if_slow}" if many else "{now}",
     }
     one = "exchange_drawn" if strategy == DRAWN else "exchange_one"
     return _load(schema, "pyformat", parts)["exchange_many" if many else one]

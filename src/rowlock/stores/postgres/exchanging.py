@@ -62,6 +62,7 @@ def question(
         "after": want.after,
         "queue": names[0] if names else None,
         "names": names,
+        "quick": list(want.quick),
         **done,
     }
     return statement, values

@@ -4,9 +4,13 @@
 -- A claim is one statement. The rows are chosen and locked in the inner SELECT, and `id = ANY (ARRAY(...))` makes it
 -- run once: a join may run it again and take more than LIMIT says.
 
+-- Jobs that may wait in their worker have not started: if it dies, they were not the ones who killed it.
+-- fragment: started_if_slow
+CASE WHEN j.task = ANY (:quick) AND j.claim = 0 AND coalesce(j.max_attempts, 3) > 1 THEN NULL ELSE {now} END
+
 -- fragment: taking
 UPDATE rowlock_jobs j
-SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {started},
     unique_until = nullif(j.unique_until, 'claimed')
 
 -- name: take_highest

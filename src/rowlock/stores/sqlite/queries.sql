@@ -51,7 +51,7 @@ ORDER BY j.position LIMIT :count
 
 -- name: mark_taken
 UPDATE rowlock_jobs
-SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = :started_at,
     unique_until = nullif(unique_until, 'claimed')
 WHERE id = :id
 

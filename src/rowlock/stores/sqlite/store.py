@@ -103,8 +103,17 @@ class SqliteSession:
         # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
         one = f"{name}_one"
         rows = self.rows(one if values["count"] == 1 and one in _QUERIES else name, **values)
-        self.each("mark_taken", [{"id": row[0], "worker": values["worker"]} for row in rows])
+        worker, quick = values["worker"], values["quick"]
+        self.each(
+            "mark_taken",
+            [{"id": row[0], "worker": worker, "started_at": self._started(row, quick)} for row in rows],
+        )
         return rows
+
+    def _started(self, row: Any, quick: Sequence[str]) -> float | None:
+        """None for a job that may wait in its worker: if that dies, it was not the one who killed it."""
+        waits = row[2] in quick and row[1] == 1 and row[7] != 1  # by CLAIM_COLUMNS: task, claim, max_attempts
+        return None if waits else self.now
 
     def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
         values["now"] = self.now
