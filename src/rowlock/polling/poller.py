@@ -90,7 +90,7 @@ class Poller:
             app,
             name=None if worker_id is None else check_name("worker_id", worker_id),
             queues=self._queues,
-            concurrency=1,
+            concurrency=lambda: 1,
             strategy=lambda: self.strategy,
             on_death=self.ring,
         )

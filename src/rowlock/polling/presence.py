@@ -48,7 +48,7 @@ class Presence:
         *,
         name: str | None,
         queues: Sequence[str],
-        concurrency: int,
+        concurrency: Callable[[], int],
         strategy: Callable[[], str],
         on_death: Callable[[], None] = lambda: None,
         on_renewal: Callable[[], None] = lambda: None,
@@ -96,7 +96,7 @@ class Presence:
                 queues=self._queues,
                 tasks=self._app.task_facts(),
                 strategy=self._strategy(),
-                concurrency=self._concurrency,
+                concurrency=self._concurrency(),
                 lease=self._app.lease,
             )
             self._id = self._app.store.register(registration)

@@ -32,7 +32,7 @@ class JobContext:
     """The first argument `ctx` of a task that asks for it."""
 
     __slots__ = (
-        *("__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
+        *("__dict__", "__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
         *("began", "cancelled", "deadline", "job", "lost", "spoke", "timeout"),
     )
 

@@ -102,7 +102,7 @@ class Worker:
             app,
             name=None if worker_id is None else check_name("worker_id", worker_id),
             queues=self._queues,
-            concurrency=self.concurrency,
+            concurrency=lambda: self.concurrency,
             strategy=lambda: self.strategy,
             on_death=self._ring,
             on_renewal=self._lose_claims,
@@ -126,8 +126,9 @@ class Worker:
 
     @property
     def concurrency(self) -> int:
-        """How many jobs run at once, in the pool that most of them run in."""
-        return self._given_concurrency or CONCURRENCY[self._pool]
+        """How many jobs run at once: in the worker's own pool, or in the one that all of its tasks need."""
+        kinds = {self._station_of(task) for task in self._app.tasks.values()} or {self._pool}
+        return self._given_concurrency or CONCURRENCY[self._pool if self._pool in kinds else min(kinds)]
 
     @property
     def strategy(self) -> str:
