@@ -57,7 +57,7 @@ def test_the_first_interrupt_lets_the_running_job_finish(rowlock: CommandLine, s
     with rowlock.start("worker", "shop:queue", "-c", "1") as worker:
         eventually((rowlock.folder / "started").exists)
         worker.signal("SIGINT")
-        worker.says("it finishes what runs (1)")
+        worker.says("for what runs (1)")
         rowlock.write("go", "")
         code, out = worker.ends()
     assert code == 0 and "1 completed" in out and "Traceback" not in worker.err
@@ -75,7 +75,7 @@ def test_the_second_signal_ends_it_at_once_and_the_job_is_queued_again(
     with rowlock.start("worker", "shop:queue") as worker:
         eventually((rowlock.folder / "started").exists)
         worker.signal("SIGINT")
-        worker.says("it finishes what runs (1)")
+        worker.says("for what runs (1)")
         worker.signal(second)
         code, out = worker.ends()
     assert code == expected and "1 released" in out and "Traceback" not in worker.err
