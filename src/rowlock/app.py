@@ -22,6 +22,7 @@ from rowlock.task import Task
 
 if TYPE_CHECKING:
     from rowlock.consumers import Consumer, ConsumerHost
+    from rowlock.consumers.forms import Status
     from rowlock.insights import Stats
     from rowlock.polling.poller import Poller
     from rowlock.running.context import JobContext
@@ -141,18 +142,23 @@ class Rowlock:
         name: str,
         *,
         table: str,
-        state: str,
+        state: str | None = None,
+        status: Status | None = None,
         key: str = "id",
         order_by: str | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
+        batch: int | None = None,
         pool: str | None = None,
     ) -> Callable[[Callable[..., Any]], Consumer]:
         """Register a function as a consumer of the rows of a table that is the user's own.
 
-        A row is due while the member `name` of the JSON object in its `state` column is null or missing.
+        With `state`, a row is due while the member `name` of the JSON object in that column is null or
+        missing; with `status=Status(...)`, while the status column says so. With `batch=n` the function gets
+        a list of up to n rows, and returns a list of as many answers (or None); an exception in it is that
+        row's.
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
@@ -163,16 +169,18 @@ class Rowlock:
                 name,
                 table=table,
                 state=state,
+                status=status,
                 key=key,
                 order_by=order_by,
                 columns=columns,
                 where=where,
                 timeout=timeout,
                 retry=retry,
+                batch=batch,
                 pool=pool,
             )
             other = self._consumers.get(name)
-            if other is not None and other.function.__qualname__ != made.function.__qualname__:
+            if other is not None and other.plain.__qualname__ != made.plain.__qualname__:
                 raise ConfigurationError(f"two different consumers want the name {name!r}")
             self._consumers[name] = made
             return made

@@ -12,18 +12,23 @@ from typing import Any
 
 from rowlock.binding import Binding
 from rowlock.consumers import names
+from rowlock.consumers.batches import answering_each
+from rowlock.consumers.forms import Form, StateForm, Status, StatusForm
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import Seconds, check_seconds
 from rowlock.retry import Retry, policy
 from rowlock.task import POOLS
 
+MOST_IN_A_BATCH = 1_000
+
 
 class RowBinding(Binding):
     """The function's signature: a context if it asks for one, residents, and one parameter for the row."""
 
-    def __init__(self, function: Callable[..., Any], consumer: str) -> None:
+    def __init__(self, function: Callable[..., Any], consumer: str, many: bool) -> None:
         super().__init__(function, consumer)
+        self._many = many
         if len(self._names) != 1 or self._rest or self._extra:
             raise ConfigurationError(
                 f"consumer {consumer!r}: its function takes the row as its one argument, beside ctx and "
@@ -31,10 +36,9 @@ class RowBinding(Binding):
             )
 
     def arguments(self, args: str) -> tuple[list[Any], dict[str, Any]]:
-        """The row, by place or by name."""
-        return self._given(from_text(args)[0])
-
-    def _given(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The row (or the list of rows), by place or by name."""
+        rows = from_text(args)
+        value = rows if self._many else rows[0]
         return ([value], {}) if self._by_place else ([], {self._names[0]: value})
 
 
@@ -49,19 +53,21 @@ class Consumer:
         name: str,
         *,
         table: str,
-        state: str,
+        state: str | None = None,
+        status: Status | None = None,
         key: str = "id",
         order_by: str | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
+        batch: int | None = None,
         pool: str | None = None,
     ) -> None:
         self.name = names.consumer_name(name)
         self.table = names.table(table)
         self.key = names.column("key", key)
-        self.state = names.column("state", state)
+        self.form = _form(self.name, state, status)
         self.order, self.descending = names.order(key if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
@@ -75,14 +81,24 @@ class Consumer:
         if pool == "async" and not self.is_async:
             raise ConfigurationError(f"consumer {name!r}: pool='async' is for async def")
         self.pool = pool
-        self.binding = RowBinding(function, self.name)
+        if batch is not None and (
+            isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MOST_IN_A_BATCH
+        ):
+            raise ConfigurationError(
+                f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
+            )
+        self.batch = batch
+        self.binding = RowBinding(function, self.name, many=batch is not None)
         self.residents = self.binding.residents
-        self.function = function
+        self.plain = function
+        self.function = (
+            function if batch is None else answering_each(function, self.retry, is_async=self.is_async)
+        )
         update_wrapper(self, function)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A plain call of the function, as for tests: nothing is claimed or marked."""
-        return self.function(*args, **kwargs)
+        return self.plain(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<consumer {self.name!r} of {'.'.join(self.table)}>"
@@ -95,7 +111,7 @@ class Consumer:
     def needed(self) -> list[tuple[str, str]]:
         """The columns that the table must have, each with the option that names it."""
         chosen = [("columns", name) for name in self.columns or ()]
-        return [("key", self.key), ("state", self.state), ("order_by", self.order), *chosen]
+        return [("key", self.key), *self.form.needed(), ("order_by", self.order), *chosen]
 
     @property
     def queue(self) -> str:
@@ -107,11 +123,6 @@ class Consumer:
         """The name of the index that makes its claims cheap."""
         return f"rowlock_{self.name}_due"
 
-    @property
-    def broken_index(self) -> str:
-        """The name of the small index of rows whose state is no JSON object; a table's consumers share it."""
-        return f"rowlock_{self.table[-1]}_{self.state}_broken"[:63]
-
 
 def wake_name(table: str) -> str:
     """The name by which the readers of a table are woken."""
@@ -122,6 +133,18 @@ def wake_readers(store: Any, table: str) -> None:
     """Tell all workers that wait for rows of this table that there may be some."""
     names.table(table)
     store.wake_readers(wake_name(table))
+
+
+def _form(consumer: str, state: str | None, status: Status | None) -> Form:
+    if (state is None) == (status is None):
+        raise ConfigurationError(
+            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...)"
+        )
+    if state is not None:
+        return StateForm(state, consumer)
+    if not isinstance(status, Status):
+        raise ConfigurationError(f"status={status!r}: must be Status(...)")
+    return StatusForm(status)
 
 
 def _columns(value: Any) -> tuple[str, ...]:

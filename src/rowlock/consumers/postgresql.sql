@@ -28,18 +28,34 @@ set_config('enable_seqscan', 'off', true)
 -- fragment: is_object
 jsonb_typeof(«state») IN ('object', 'null')
 
--- fragment: due
+-- fragment: due_state
 («state» IS NULL OR ({is_object} AND «state» ->> '«name»' IS NULL))
 
--- fragment: markable
+-- fragment: markable_state
 («state» IS NULL OR {is_object})
 
--- fragment: broken
+-- fragment: broken_state
 («state» IS NOT NULL AND NOT {is_object})
 
--- fragment: marked
+-- fragment: marked_state
 «state» = jsonb_set(CASE WHEN jsonb_typeof(«state») = 'object' THEN «state» ELSE CAST('{}' AS jsonb) END,
                     ARRAY['«name»'], CAST(:mark AS jsonb))
+
+-- The user's words as the column's own type: text, or an enumeration.
+-- fragment: now_running
+CAST(:running_word AS «status_type»)
+
+-- fragment: now_due
+CAST(:due_word AS «status_type»)
+
+-- fragment: now_word
+CAST(:word AS «status_type»)
+
+-- fragment: held_keys
+SELECT CAST(row_key AS «key_type»)
+
+-- name: try_word
+SELECT CAST(:word AS «status_type»)
 
 -- The lock on the row looks again whether it is due, and the insert loses to a claim that this statement could not see
 -- yet: neither alone is safe.
@@ -73,7 +89,7 @@ DEFAULT
 -- Before the claims are ended, in one order: whoever claims locks a row first, too.
 -- name: lock_rows
 SELECT 1 FROM «table» WHERE «t».«key» IN (
-    SELECT CAST(row_key AS «key_type») FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker)
+    {held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker)
 ORDER BY «t».«key» FOR NO KEY UPDATE
 
 -- fragment: died_by

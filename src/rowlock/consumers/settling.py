@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from rowlock.consumers.batches import Member, taken_apart
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
@@ -19,7 +20,6 @@ from rowlock.stores.session import Session
 log = logging.getLogger("rowlock.consumer")
 
 _LASTING = (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)
-_MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
 
 
 class Settling:
@@ -37,11 +37,27 @@ class Settling:
         outcomes: Sequence[Outcome],
         alone: Mapping[int, int] | None = None,
     ) -> list[Outcome]:
-        """Write the outcomes; returns those whose claims were lost."""
+        """Write the outcomes, each of one claim; returns those whose claims were lost."""
         lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
         passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
         lost = self._end(tx, worker, lasting) if lasting else []
         return [*lost, *self._give_back(tx, worker, passing, alone or {})] if passing else lost
+
+    def settle_runs(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
+        if self._consumer.batch is None or not outcomes:
+            return self.settle(tx, worker, outcomes)
+        members: dict[int, list[Member]] = {}
+        ids = _json([outcome.claim for outcome in outcomes])
+        for lot, claim, failures in tx.rows("members", ids=ids, worker=worker):
+            members.setdefault(lot, []).append((claim, failures))
+        retry = self._consumer.retry
+        apart = {one.claim: taken_apart(one, members.get(one.claim, []), retry) for one in outcomes}
+        lost = {
+            one.claim
+            for one in self.settle(tx, worker, [single for many in apart.values() for single in many])
+        }
+        return [one for one in outcomes if all(single.claim in lost for single in apart[one.claim])]
 
     def _end(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
         ids = _json([outcome.claim for outcome in outcomes])
@@ -51,16 +67,18 @@ class Settling:
             claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
         }
         kept = [outcome for outcome in outcomes if outcome.claim in ended]
-        marks = [{"row_key": ended[one.claim][0], "mark": _mark(one, ended[one.claim][1])} for one in kept]
+        form, always = self._consumer.form, self._consumer.form.always()
+        marks = [
+            {"row_key": ended[one.claim][0], **always, **form.mark(one, ended[one.claim][1])} for one in kept
+        ]
         for values, changed in zip(marks, tx.count_each("mark", marks), strict=True):
             if not changed:
                 self.unmarked.append(values["row_key"])
                 log.warning(
-                    "consumer %s: row %s was deleted while it was worked on, or its %s is no JSON object any "
-                    "more: there is nothing to mark",
+                    "consumer %s: row %s was deleted while it was worked on, or somebody else has changed "
+                    "its state: there is nothing to mark",
                     self._consumer.name,
                     values["row_key"],
-                    self._consumer.state,
                 )
         return [outcome for outcome in outcomes if outcome.claim not in ended]
 
@@ -68,6 +86,12 @@ class Settling:
         self, tx: Session, worker: str, outcomes: list[Outcome], alone: Mapping[int, int]
     ) -> list[Outcome]:
         """Retries wait for their time; what was never tried is forgotten, and has its old place again."""
+        form = self._consumer.form
+        if form.holds:
+            ids = _json([outcome.claim for outcome in outcomes])
+            if "lock_rows" in self._statements:
+                tx.rows("lock_rows", ids=ids, worker=worker)
+            tx.run("give_rows_back", ids=ids, worker=worker, **form.always())
         forgettable = [one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None]
         counts = tx.count_each(
             "forget_claim", [{"claim_number": one.claim, "worker": worker} for one in forgettable]
@@ -91,20 +115,6 @@ class Settling:
             ],
         )
         return [one for one, changed in zip(others, counts, strict=True) if not changed]
-
-
-def _mark(outcome: Outcome, failures: int) -> str:
-    """What the consumer's member of the state becomes."""
-    if outcome.ending is Ending.COMPLETED:
-        result = outcome.result
-        return "true" if result is None or result == "null" else result
-    return fail_mark(outcome.error, failures + int(outcome.charge))
-
-
-def fail_mark(error: str | None, attempts: int) -> str:
-    """The mark of a row that is out of attempts: the error's last line, and how often it was tried."""
-    reason = (error or "cancelled").rstrip().rpartition("\n")[2][:_MAX_REASON]
-    return _json({"failed": reason, "attempts": attempts})
 
 
 def _json(value: Any) -> str:

@@ -55,9 +55,31 @@ RETURNING claim, row_key, failures
 -- name: mark
 UPDATE «table» SET {marked} WHERE «key» = {given_key} AND {markable}
 
+-- A claim that shows in the user's row: set there, and taken back, by whoever has it.
+-- name: take_rows
+UPDATE «table» SET {row_taken} WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids})) AND {due}
+
+-- name: give_rows_back
+UPDATE «table» SET {row_given_back}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker) AND {markable}
+
+-- name: progress_of_row
+UPDATE «table» SET {progress}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL)
+  AND {markable}
+
+-- Rows that somebody else left running, and rows that nobody began in time; what has a claim is our own affair.
+-- name: reset_stale
+UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
+    SELECT c.claim FROM rowlock_consumer_claims c
+    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
+
+-- name: fail_too_old
+UPDATE «table» SET {marked} WHERE {due} AND {too_old}
+
 -- name: return_claim
 UPDATE rowlock_consumer_claims
-SET claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
+SET lot = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
     alone = CASE WHEN :event = 'released' THEN alone ELSE :alone END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
@@ -67,7 +89,19 @@ WHERE claim = :claim_number AND claimed_by = :worker
 DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND alone = 0
 
 -- name: report_row
-UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note WHERE claim = :claim_number AND claimed_by IS NOT NULL
+UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
+WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL
+
+-- A batch is known by the number of its first claim.
+-- name: name_lot
+UPDATE rowlock_consumer_claims SET lot = :claim_number WHERE claim IN ({ids})
+
+-- name: members
+SELECT coalesce(lot, claim), claim, failures FROM rowlock_consumer_claims
+WHERE (claim IN ({ids}) OR lot IN ({ids})) AND claimed_by = :worker ORDER BY claim
+
+-- name: held_lots
+SELECT DISTINCT coalesce(lot, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
 
 -- name: rows_of
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})

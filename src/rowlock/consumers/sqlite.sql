@@ -24,18 +24,31 @@ its_row_key
 -- fragment: is_object
 json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state») = 'null')
 
--- fragment: due
+-- fragment: due_state
 («state» IS NULL OR ({is_object} AND json_extract(«state», '$."«name»"') IS NULL))
 
--- fragment: markable
+-- fragment: markable_state
 («state» IS NULL OR ({is_object}))
 
--- fragment: broken
+-- fragment: broken_state
 CASE WHEN «state» IS NULL THEN 0 WHEN NOT json_valid(«state») THEN 1
      ELSE json_type(«state») NOT IN ('object', 'null') END
 
--- fragment: marked
+-- fragment: marked_state
 «state» = json_set(CASE WHEN json_type(«state») = 'object' THEN «state» ELSE '{}' END, '$."«name»"', json(:mark))
+
+-- The user's words are bound as they are.
+-- fragment: now_running
+:running_word
+
+-- fragment: now_due
+:due_word
+
+-- fragment: now_word
+:word
+
+-- fragment: held_keys
+SELECT row_key
 
 -- fragment: insert_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)

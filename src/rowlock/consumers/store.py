@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms import StatusForm, percent
 from rowlock.consumers.row import to_text
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
@@ -30,7 +31,9 @@ from rowlock.stores.sql import SqlStore
 log = logging.getLogger("rowlock.consumer")
 
 _SWEEP_EVERY = 1.0  # seconds; in between a worker looks only at what lies beyond the last row it took
+_MOST_ROWS = 2_000  # in one exchange
 _BROKEN_NAMED = 5
+_AGES_EVERY = 5.0  # seconds between looks for rows that are too old
 
 
 class ConsumerStore:
@@ -46,6 +49,7 @@ class ConsumerStore:
         self._mark: tuple[Any, Any] | None = None  # the place of the last row that was taken
         self._sweep_at = 0.0
         self._barren = False
+        self._ages_at = 0.0
         self._told_broken: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +99,7 @@ class ConsumerStore:
         with self._ground.writing(now) as session:
             tx = session.using(table.statements)
             self._report(tx, reports)
-            lost = self._settling.settle(tx, worker, outcomes)
+            lost = self._settling.settle_runs(tx, worker, outcomes)
             if again:  # a claim that is not there any more may have been ended by the answer that was lost
                 lost = [one for one in lost if tx.rows("rows_of", ids=_json([one.claim]))]
             if minutes:
@@ -128,12 +132,15 @@ class ConsumerStore:
 
     def _take(self, tx: Session, worker: str, want: Want) -> list[Claim]:
         taken: list[int] = []
+        count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
         if want.alone:  # its last worker died under it: it gets no neighbours that it could take along
             taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
         if not taken:
-            taken = self._retake(tx, worker, want.count, (0, 0))
-            if len(taken) < want.count:
-                taken += self._take_free(tx, worker, want.count - len(taken))
+            taken = self._retake(tx, worker, count, (0, 0))
+            if len(taken) < count:
+                taken += self._take_free(tx, worker, count - len(taken))
+        if taken and self._consumer.form.holds:
+            tx.run("take_rows", ids=_json(taken), **self._consumer.form.always())
         return self._claims(tx, worker, taken)
 
     def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
@@ -165,41 +172,49 @@ class ConsumerStore:
     def _claims(self, tx: Session, worker: str, taken: list[int]) -> list[Claim]:
         if not taken:
             return []
-        claims = []
         # Numbers are drawn in the order of the rows.
-        for row in sorted(tx.rows("taken", ids=_json(taken)), key=lambda row: row[0]):
-            claim, key, failures, alone, claimed_at, order, *values = row
-            self._mark = None if order is None else (order, key)
-            claims.append(
-                Claim(
-                    id=claim,
-                    claim=claim,
-                    task=self._consumer.name,
-                    queue=self._consumer.queue,
-                    args_json=to_text(self.table.columns, [self.table.loaded(tuple(values))]),
-                    priority=0,
-                    failures=failures,
-                    max_attempts=self._consumer.retry.max_attempts,
-                    created=claimed_at,
-                    due=claimed_at,
-                    taken=claimed_at,
-                    claimed_by=worker,
-                    unique_key=key_text(key),
-                    alone=alone,
-                )
-            )
-        return claims
+        rows = sorted(tx.rows("taken", ids=_json(taken)), key=lambda row: row[0])
+        order, key = rows[-1][5], rows[-1][1]
+        self._mark = None if order is None else (order, key)
+        lots = _lots(rows, self._consumer.batch or 1)
+        several = [lot for lot in lots if len(lot) > 1]
+        tx.each(
+            "name_lot",
+            [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
+        )
+        return [self._claim(worker, lot) for lot in lots]
+
+    def _claim(self, worker: str, lot: list[Any]) -> Claim:
+        """One claim for these rows, under the number of the first."""
+        claim, key, failures, alone, claimed_at, *_ = lot[0]
+        values = [self.table.loaded(tuple(row[6:])) for row in lot]
+        return Claim(
+            id=claim,
+            claim=claim,
+            task=self._consumer.name,
+            queue=self._consumer.queue,
+            args_json=to_text(self.table.columns, values),
+            priority=0,
+            failures=failures,
+            max_attempts=self._consumer.retry.max_attempts,
+            created=claimed_at,
+            due=claimed_at,
+            taken=claimed_at,
+            claimed_by=worker,
+            unique_key=key_text(key),
+            alone=alone,
+        )
 
     def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
         """Mark the row and end the claim in the task's own transaction; False: the claim was lost."""
         table = self.table
         tx = cast("SqlLending", self._ground).session_on(lent).using(table.on(lent.style))
         settled = Settling(self._consumer, table)
-        if settled.settle(tx, worker, [outcome]):
+        if settled.settle_runs(tx, worker, [outcome]):
             return False
         if settled.unmarked:
             raise Fail(
-                f"row {settled.unmarked[0]} was deleted while it was worked on; what was written is undone"
+                f"row {settled.unmarked[0]} was deleted or changed by others; what was written is undone"
             )
         return True
 
@@ -222,14 +237,21 @@ class ConsumerStore:
         ]
         if values:
             tx.each("report_row", values)
+            if self._consumer.form.holds:
+                always = self._consumer.form.always()
+                percents = [(one["claim_number"], percent(one["done"], one["total"])) for one in values]
+                tx.each(
+                    "progress_of_row",
+                    [{"claim_number": claim, "percent": value, **always} for claim, value in percents],
+                )
 
     # -- liveness --------------------------------------------------------------------------------
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         """The claims of this worker."""
         with self._ground.reading() as session:
-            rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=worker)
-            return [(claim, claim, False) for claim, *_ in rows]
+            rows = self._tx(session).rows("held_lots", consumer=self._consumer.name, worker=worker)
+            return [(lot, lot, False) for (lot,) in rows]
 
     def retire(self, worker: str, now: float | None = None) -> None:
         """End a worker in good order; claims it still holds go back, free of charge."""
@@ -304,8 +326,28 @@ class ConsumerStore:
         return 0
 
     def expire(self, most: int, now: float | None = None) -> int:
-        """Rows have no deadline to start."""
-        return 0
+        """Fail rows that nobody began in time, and let those that somebody else left running be due again."""
+        form, moment = self._consumer.form, time.monotonic()
+        if not isinstance(form, StatusForm) or not form.ages or (now is None and moment < self._ages_at):
+            return 0
+        self._ages_at = moment + _AGES_EVERY
+        status, failed = form.status, 0
+        with self._ground.writing(now) as session:
+            tx = self._tx(session)
+            if status.stale_after is not None:
+                values = {"consumer": self._consumer.name, "age": status.stale_after, **form.always()}
+                if reset := tx.run("reset_stale", **values):
+                    log.warning(
+                        "consumer %s: %d rows that others left running are due again",
+                        self._consumer.name,
+                        reset,
+                    )
+            if status.deadline is not None:
+                error = f"it was not begun within {status.deadline:g} s"
+                values = {"age": status.deadline, "error": error, "word": status.failed, "percent": None}
+                if failed := tx.run("fail_too_old", **values):
+                    log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
+        return failed
 
     def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
         """Rows have no deadline."""
@@ -319,16 +361,17 @@ class ConsumerStore:
         return forgotten, 0
 
     def _tell_broken(self) -> None:
+        if not self._consumer.form.has_broken:
+            return
         with self._ground.reading() as session:
             rows = self._tx(session).rows("broken_rows", count=_BROKEN_NAMED)
         news = {key_text(row[0]) for row in rows} - self._told_broken
         if news:
             self._told_broken |= news
             log.error(
-                "consumer %s: %s holds something else than a JSON object in rows %s; they are skipped until "
-                "it is mended",
+                "consumer %s: its state is something else than a JSON object in rows %s; they are skipped "
+                "until it is mended",
                 self._consumer.name,
-                self._consumer.state,
                 ", ".join(sorted(news)),
             )
 
@@ -357,6 +400,17 @@ class ConsumerStore:
             if tx.row("consumer_facts", worker="", queue=self._consumer.queue)[1]:
                 return True
         return not self._anything_due(now)
+
+
+def _lots(rows: list[Any], most: int) -> list[list[Any]]:
+    """Rows that are worked on together: as often tried as each other, so that one budget is meant for all."""
+    lots: list[list[Any]] = []
+    for row in sorted(rows, key=lambda row: (row[2], row[0])) if most > 1 else rows:
+        if lots and len(lots[-1]) < most and lots[-1][0][2] == row[2] and not row[3] and not lots[-1][0][3]:
+            lots[-1].append(row)
+        else:
+            lots.append([row])
+    return lots
 
 
 def key_text(key: Any) -> str:

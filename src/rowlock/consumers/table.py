@@ -13,6 +13,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms import StateForm, StatusForm, literal
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import utc
 from rowlock.stores.queries import Queries
@@ -21,7 +22,14 @@ from rowlock.stores.sql import SqlStore
 
 _PACKAGE = "rowlock.consumers"
 _MARK = re.compile(r"«(\w+)»")
-_NOTHING = {"indexed": "true", "ready": "true", "by_index": "", "beyond": "true"}  # for looks at catalogues
+# For looks at catalogues, where nothing of the user's is in the statements.
+_NOTHING = dict.fromkeys(
+    (
+        *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
+        *("row_given_back", "progress", "stale", "too_old"),
+    ),
+    "",
+)
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -33,35 +41,55 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What differs between databases and is not SQL."""
+    """What differs between databases and is not in a statement."""
 
     state_type: Callable[[str], bool]
     wanted_state: str
-    load: Mapping[
-        str, Callable[[Any], Any]
-    ]  # by type: what the store's own reading of a value has to be made of
+    stamps: tuple[
+        tuple[Callable[[str], bool], str, str], ...
+    ]  # by type: now as such a column, and "is older"
+    load: Mapping[str, Callable[[Any], Any]]  # by type: what the store's own reading of a value is made into
     hints: bool  # an index can be named in a statement, and should be
     create: str  # how an index is made without stopping the others
     style: str  # of the store's own parameters
 
 
-def _may_hold_json(declared: str) -> bool:
-    kind = declared.upper()
-    return not kind or any(word in kind for word in ("JSON", "CHAR", "CLOB", "TEXT"))
+def _is(*words: str) -> Callable[[str], bool]:
+    return lambda declared: any(word in declared.upper() for word in words)
 
 
 DIALECTS = {
-    "sqlite": Dialect(_may_hold_json, "TEXT (or JSON)", {}, True, "CREATE INDEX IF NOT EXISTS", "named"),
+    "sqlite": Dialect(
+        state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
+        wanted_state="TEXT (or JSON)",
+        stamps=(
+            (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}"),
+            (
+                lambda _: True,
+                "strftime('«iso»', {now}, 'unixepoch')",
+                "julianday({0}) < julianday({now-age}, 'unixepoch')",
+            ),
+        ),
+        load={},
+        hints=True,
+        create="CREATE INDEX IF NOT EXISTS",
+        style="named",
+    ),
     "postgresql": Dialect(
-        lambda declared: declared == "jsonb",
-        "jsonb",
-        {
+        state_type=lambda declared: declared == "jsonb",
+        wanted_state="jsonb",
+        stamps=(
+            (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}"),
+            (_is("TIMESTAMP"), "timezone('UTC', {now})", "{0} < timezone('UTC', {now-age})"),
+            (lambda _: True, "extract(epoch FROM {now})", "{0} < extract(epoch FROM {now-age})"),
+        ),
+        load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
             "json": lambda value: None if value is None else msgspec.json.decode(value),
         },
-        False,
-        "CREATE INDEX CONCURRENTLY IF NOT EXISTS",
-        "pyformat",
+        hints=False,
+        create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
+        style="pyformat",
     ),
 }
 
@@ -127,22 +155,30 @@ class Table:
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
-        kind = there[consumer.state]
+        if not isinstance(consumer.form, StateForm):
+            return
+        kind = there[consumer.form.column]
         if not self._dialect.state_type(kind):
             raise ConfigurationError(
-                f"consumer {consumer.name!r}: state={consumer.state!r} is of type {kind}; it must be "
+                f"consumer {consumer.name!r}: state={consumer.form.column!r} is of type {kind}; it must be "
                 f"{self._dialect.wanted_state}, for it holds one JSON object"
             )
 
     def _try_out(self) -> None:
         consumer = self._consumer
+        what = f"where={consumer.where!r}"
         try:
             with self._store.reading() as db:
-                db.using(self.statements).rows("try_condition")
+                tx = db.using(self.statements)
+                tx.rows("try_condition")
+                status = getattr(consumer.form, "status", None)
+                if status is not None and "try_word" in self.statements:
+                    what = f"{status!r}"
+                    for word in (status.due, status.running, status.done, status.failed):
+                        tx.rows("try_word", word=word)
         except StoreError as error:
             raise ConfigurationError(
-                f"consumer {consumer.name!r}: its where={consumer.where!r} does not work on "
-                f"{'.'.join(consumer.table)}: {error}"
+                f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
             ) from error
         self.look_for_index()
 
@@ -173,6 +209,7 @@ class Table:
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
         )
         words = {
+            **consumer.form.words(self._stamp),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
             "by_index": by_index,
@@ -180,14 +217,7 @@ class Table:
         }
         written = self._store.statements(*self._sources, words=words, style=style)
         theirs = self._theirs()
-        self.indexes = {
-            consumer.index: self._index(
-                consumer.index, consumer.position, written["index_condition"], theirs
-            ),
-            consumer.broken_index: self._index(
-                consumer.broken_index, (consumer.key,), written["broken"], theirs
-            ),
-        }
+        self.indexes = self._indexes(written, theirs)
         # A percent sign means something to some drivers, wherever it stands.
         percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
         theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
@@ -196,6 +226,28 @@ class Table:
             f"create {name}": statement.replace("%", percent) for name, statement in self.indexes.items()
         }
         return Queries(filled | create)
+
+    def _stamp(self, column: str) -> tuple[str, str]:
+        """What writes the time of day into that column, and what asks whether it is older than :age."""
+        kind, quoted = self._types[column], names.quoted(column)
+        for fits, now, older in self._dialect.stamps:
+            if fits(kind):
+                return now, older.replace("{0}", quoted)
+        raise AssertionError(kind)
+
+    def _indexes(self, written: Mapping[str, str], theirs: dict[str, str]) -> dict[str, str]:
+        """What each of the consumer's indexes is created with, by name."""
+        consumer, form = self._consumer, self._consumer.form
+        place = (consumer.position, written["index_condition"])
+        found = {consumer.index: self._index(consumer.index, *place, theirs)}
+        if isinstance(form, StateForm):  # small, and shared by all consumers of the table
+            name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
+            found[name] = self._index(name, (consumer.key,), written["broken"], theirs)
+        elif isinstance(form, StatusForm) and form.status.stale_after is not None:
+            name, since = f"rowlock_{consumer.name}_running", str(form.status.started_at)
+            running = f"«status» = {literal(form.status.running)}"
+            found[name] = self._index(name, (since,), running, theirs)
+        return found
 
     def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
         """What creates an index, for whoever may."""
@@ -223,8 +275,9 @@ class Table:
             ),
             "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
-            "state": names.quoted(consumer.state),
-            "name": consumer.name,
+            **consumer.form.theirs(),
+            "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
+            "iso": "%Y-%m-%d %H:%M:%f",
             # On lines of its own: it may end in a comment.
             "where": f"(\n{consumer.where}\n)",
         }

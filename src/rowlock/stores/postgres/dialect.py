@@ -51,7 +51,8 @@ _TYPES = {
             "queue",
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
-        *("consumer", "mark", "mark_key", "mark_order", "row_key", "table"),
+        *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
+        *("due_word", "running_word"),
     ),
     "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
     "bigint": (
@@ -71,7 +72,7 @@ _TYPES = {
     ),
     "smallint": ("level", "priority"),
     "double precision": (
-        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total"),
+        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total", "percent"),
         *("run_seconds", "wait_seconds"),
     ),
     "bigint[]": ("done_ids",),
