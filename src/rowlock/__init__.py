@@ -2,6 +2,7 @@
 
 from rowlock._version import __version__
 from rowlock.app import Rowlock
+from rowlock.consumers.forms import Status
 from rowlock.errors import (
     CancelRequested,
     ConfigurationError,
@@ -46,6 +47,7 @@ __all__ = [
     "Rowlock",
     "RowlockError",
     "State",
+    "Status",
     "StoreBusy",
     "StoreError",
     "Task",

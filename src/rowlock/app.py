@@ -21,10 +21,13 @@ from rowlock.retry import Retry
 from rowlock.task import Task
 
 if TYPE_CHECKING:
+    from rowlock.consumers import Consumer, ConsumerHost
+    from rowlock.consumers.forms import Status
     from rowlock.insights import Stats
     from rowlock.polling.poller import Poller
     from rowlock.running.context import JobContext
     from rowlock.running.execute import Hook
+    from rowlock.running.finisher import Tally
     from rowlock.running.residents import Residents
     from rowlock.running.worker import Worker
     from rowlock.settings import Settings
@@ -66,6 +69,7 @@ class Rowlock:
             "keep_completed_days": keep_completed_days,
             "keep_failed_days": keep_failed_days,
         }
+        self._consumers: dict[str, Consumer] = {}
         self._hooks: list[Hook] = []
         self._home = os.getcwd()
         self._settings: Settings | None = None
@@ -131,6 +135,111 @@ class Rowlock:
             raise ConfigurationError(f"@app.around needs a generator function that yields once, not {hook!r}")
         self._hooks.append(hook)
         return hook
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        table: str,
+        state: str | None = None,
+        status: Status | None = None,
+        key: str = "id",
+        order_by: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout: Seconds | None = None,
+        retry: Retry | bool | None = None,
+        batch: int | None = None,
+        pool: str | None = None,
+    ) -> Callable[[Callable[..., Any]], Consumer]:
+        """Register a function as a consumer of the rows of a table that is the user's own.
+
+        With `state`, a row is due while the member `name` of the JSON object in that column is null or
+        missing; with `status=Status(...)`, while the status column says so. With `batch=n` the function gets
+        a list of up to n rows, and returns a list of as many answers (or None); an exception in it is that
+        row's.
+        """
+
+        def register(function: Callable[..., Any]) -> Consumer:
+            from rowlock.consumers import Consumer
+
+            made = Consumer(
+                function,
+                name,
+                table=table,
+                state=state,
+                status=status,
+                key=key,
+                order_by=order_by,
+                columns=columns,
+                where=where,
+                timeout=timeout,
+                retry=retry,
+                batch=batch,
+                pool=pool,
+            )
+            other = self._consumers.get(name)
+            if other is not None and other.plain.__qualname__ != made.plain.__qualname__:
+                raise ConfigurationError(f"two different consumers want the name {name!r}")
+            self._consumers[name] = made
+            return made
+
+        return register
+
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """The registered consumers by name."""
+        return dict(self._consumers)
+
+    def consumer_host(self, name: str) -> ConsumerHost:
+        """A consumer with what a worker needs to run it."""
+        from rowlock.consumers import ConsumerHost
+
+        if name not in self._consumers:
+            self.load_tasks()
+        if name not in self._consumers:
+            known = ", ".join(sorted(self._consumers)) or "none"
+            raise UnknownTask(f"there is no consumer {name!r}; known ones are: {known}")
+        return ConsumerHost(self, self._consumers[name])
+
+    def consuming(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        pool: str = "thread",
+        poll_interval: float | None = None,
+        worker_id: str | None = None,
+        grace: float | None = None,
+        prefetch: int | None = None,
+        max_jobs_per_child: int | None = None,
+    ) -> Worker:
+        """A worker for the rows of a consumer: call `.run()` on it, or use `.background()`."""
+        host = self.consumer_host(name)
+        return self._make_worker(
+            host,
+            queues=host.queues,
+            strategy="FIFO",
+            concurrency=concurrency,
+            pool=pool,
+            poll_interval=poll_interval,
+            worker_id=worker_id,
+            grace=grace,
+            prefetch=prefetch,
+            max_jobs_per_child=max_jobs_per_child,
+        )
+
+    def consume(self, name: str, *, until_empty: bool = False, **chosen: Any) -> Tally:
+        """Work on the rows of a consumer until stopped, or until none is due or in flight."""
+        return self.consuming(name, **chosen).run(until_empty=until_empty)
+
+    def wake(self, table: str) -> None:
+        """Tell whoever waits for rows of this table that there may be some; call it after the commit."""
+        from rowlock.consumers.consumer import wake_readers
+
+        wake_readers(self.store, table)
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -293,10 +402,37 @@ class Rowlock:
         seconds runs may take to end after a stop, `prefetch` how many jobs may be claimed ahead. A process of
         the pool is replaced after `max_jobs_per_child` jobs, if that is given.
         """
+        return self._make_worker(
+            self,
+            queues=queues,
+            strategy=strategy,
+            concurrency=concurrency,
+            pool=pool,
+            poll_interval=poll_interval,
+            worker_id=worker_id,
+            grace=grace,
+            prefetch=prefetch,
+            max_jobs_per_child=max_jobs_per_child,
+        )
+
+    def _make_worker(
+        self,
+        host: Any,
+        *,
+        queues: Sequence[str],
+        strategy: str,
+        concurrency: int | None,
+        pool: str,
+        poll_interval: float | None,
+        worker_id: str | None,
+        grace: float | None,
+        prefetch: int | None,
+        max_jobs_per_child: int | None,
+    ) -> Worker:
         from rowlock.running.worker import STOP_GRACE, Worker
 
         return Worker(
-            self,
+            host,
             queues=queues,
             strategy=strategy,
             concurrency=self._chosen_concurrency if concurrency is None else concurrency,
@@ -385,7 +521,9 @@ class Rowlock:
 
             return Lent(self.store, borrow(connection))
         way = joined.get()
-        return way if way is not None and way.open and way.store is self.store else self._own_way
+        # A consumer's store stands before the app's own.
+        its = None if way is None else getattr(way.store, "underlying", way.store)
+        return way if way is not None and way.open and its is self.store else self._own_way
 
     def local_context(self, task: str) -> JobContext:
         """A context for a task that is called outside any worker."""

@@ -16,6 +16,7 @@ import typer
 from rowlock import RowlockError, __version__
 from rowlock.cli import (
     check,
+    consume,
     database,
     demo,
     jobs,
@@ -34,7 +35,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (work, produce, jobs, watch, operate, queues, workers, check, database, demo):
+for group in (work, consume, produce, jobs, watch, operate, queues, workers, check, database, demo):
     cli.add_typer(group.commands)
 
 

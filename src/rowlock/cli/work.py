@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -98,9 +98,7 @@ def worker(
     Exit codes: 0 all in good order; 3 the grace was over and runs were given back; 4 all places were held by
     runs that do not stop; 130 or 143 told twice. SIGUSR1 writes to the log where every run stands.
     """
-    logs.configure(
-        _one_of("--log-level", log_level, logs.LEVELS), _one_of("--log-format", log_format, logs.FORMATS)
-    )
+    configure_logs(log_level, log_format)
     where, rowlock = target.the_app(app)
     made = rowlock.worker(
         queues=queue or (),
@@ -114,10 +112,15 @@ def worker(
     )
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
+    run_worker(made, lambda: _introduction(made, rowlock, queue or ()), until_empty, log_format)
+
+
+def run_worker(made: Worker, introduction: Callable[[], str], until_empty: bool, log_format: str) -> None:
+    """Let it work in the foreground, say who works and what was done, and leave with an exit code."""
     id = arriving.registered(made)
     if id is None:
         return
-    _announce(_introduction(made, rowlock, queue or ()), log_format)
+    _announce(introduction(), log_format)
     tally = made.run(until_empty=until_empty)
     done = ", ".join(
         f"{getattr(tally, word)} {word}" for word in tally.__struct_fields__ if getattr(tally, word)
@@ -127,6 +130,13 @@ def worker(
         raise typer.Exit(128 + (made.stopped_by or signal.SIGINT))
     if made.ended in EXIT_CODES:
         raise typer.Exit(EXIT_CODES[made.ended])
+
+
+def configure_logs(log_level: str, log_format: str) -> None:
+    """Set up the log as the options say; raises for what is none of them."""
+    logs.configure(
+        _one_of("--log-level", log_level, logs.LEVELS), _one_of("--log-format", log_format, logs.FORMATS)
+    )
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -66,6 +66,9 @@ class BorrowedSession:
     def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
         return [self.run(name, **one) for one in values]
 
+    def using(self, statements: Mapping[str, str]) -> BorrowedSession:
+        return BorrowedSession(self._lent, statements, self._always)
+
 
 def _plain(value: Any) -> Any:
     """Times as seconds and JSON as text, whatever the user's driver makes of them."""
@@ -97,6 +100,10 @@ class SqlLending(ABC):
     @abstractmethod
     def install_id(self) -> str:
         """The random name of this queue, by which a foreign database is recognised."""
+
+    def session_on(self, lent: Borrowed) -> Session:
+        """A session there for another room, once it is sure that this queue is in that database."""
+        return self._checked(lent)
 
     def insert_on(self, lent: Borrowed, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write the jobs there."""

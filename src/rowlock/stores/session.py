@@ -5,7 +5,7 @@ Each database's folder implements it over its own driver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -39,4 +39,8 @@ class Session(Protocol):
 
     def row(self, name: str, /, **values: Any) -> Any:
         """The first row, or None."""
+        ...
+
+    def using(self, statements: Mapping[str, str]) -> Session:
+        """The same transaction with other statements: those of a room that has its own."""
         ...

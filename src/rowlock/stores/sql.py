@@ -6,7 +6,7 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,6 +28,7 @@ from rowlock.stores.finishing import (
     without_expired,
     write_reports,
 )
+from rowlock.stores.queries import Queries
 from rowlock.stores.session import Session
 from rowlock.strategies import get_strategy
 
@@ -52,6 +53,37 @@ class SqlStore(ABC):
     @abstractmethod
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
+
+    # -- for rooms that have statements of their own ---------------------------------------------
+
+    @abstractmethod
+    def statements(
+        self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
+    ) -> Queries:
+        """The store's statements and those of the sources, in this database's words.
+
+        `style` is that of a borrowed connection ("named" or "pyformat"); without it, the store's own.
+        """
+
+    def writing(self, now: float | None = None) -> AbstractContextManager[Session]:
+        """A transaction that commits durably when the block ends."""
+        return self._write(now)
+
+    def reading(self, now: float | None = None) -> AbstractContextManager[Session]:
+        """A session for short reads."""
+        return self._read(now)
+
+    def hint(self, tx: Session, queue: str) -> None:
+        """Tell one who sleeps that there may be work of this kind."""
+        self._hint(tx, [queue])
+
+    def wake_readers(self, name: str) -> None:  # noqa: B027 - where every commit is seen, nobody has to be told
+        """Tell all who sleep and go by this name that there may be work."""
+
+    def got_up(self, worker: str) -> None:  # noqa: B027 - most have nothing to tell
+        """This worker has claimed: it does not wait to be told any more."""
+
+    # -- what each database has ------------------------------------------------------------------
 
     def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
         """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""

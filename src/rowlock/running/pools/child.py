@@ -125,6 +125,8 @@ def _import_app(plan: Plan) -> Any:
             f"{plan.app} uses {plan.database} in the worker but {app.store.url} when a child process imports "
             "it: its URL must not depend on what the worker's program does first"
         )
+    if plan.consumer is not None:
+        app = app.consumer_host(plan.consumer)
     missing = [task for task in plan.tasks if app.find_task(task) is None]
     if missing:
         raise ConfigurationError(

@@ -18,6 +18,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a child has to know before it can run anything."""
 
     app: str  # module:attribute
+    consumer: str | None = None  # it runs the rows of this consumer, not jobs
     tasks: list[str]  # those that run here
     database: str
     home: str  # the folder that the app was made in, for relative paths

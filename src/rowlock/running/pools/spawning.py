@@ -27,8 +27,10 @@ def plan_for(app: Any, tasks: list[str]) -> Plan:
     """What children have to know to run these tasks of the app."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
+    consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
     return Plan(
-        app=address_of(app),
+        app=address_of(getattr(app, "origin", app)),
+        consumer=None if consumer is None else consumer.name,
         tasks=tasks,
         database=app.store.url,
         home=app._home,

@@ -10,7 +10,7 @@ import os
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import Enum
@@ -32,11 +32,12 @@ from rowlock.stores.finishing import took_effect
 from rowlock.stores.lending import NOT_OUTERMOST, BorrowedSession, SqlLending
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.connections import Connections, Link, Stamp
-from rowlock.stores.postgres.dialect import statements
+from rowlock.stores.postgres.dialect import statements, with_others
 from rowlock.stores.postgres.faults import explain, is_lost
 from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Witness, Writing
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
+from rowlock.stores.queries import Queries
 from rowlock.stores.reading import SqlReads
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
@@ -179,6 +180,11 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
                 raise self._unknown_end(reason) from reason
             time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the callers, hides nothing
             wait = min(1.0, wait * 2)
+
+    def statements(
+        self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
+    ) -> Queries:
+        return with_others(self.address.schema, style or "pyformat", sources, words)
 
     def _numbers(self, tx: Session, count: int) -> list[int]:
         return sorted(row[0] for row in tx.rows("draw_numbers", count=count))

@@ -5,6 +5,7 @@ Each statement is written for one schema and one driver's way of naming paramete
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rowlock.stores import queries
@@ -50,16 +51,28 @@ _TYPES = {
             "queue",
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
+        *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
+        *("due_word", "running_word"),
     ),
     "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
-        *("token", "completed", "failed", "retried", "cancelled", "released"),
+        *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
     ),
-    "integer": ("all", "alone", "charge", "claim", "concurrency", "max_attempts", "paused"),
+    "integer": (
+        "all",
+        "alone",
+        "alone_least",
+        "alone_most",
+        "charge",
+        "claim",
+        "concurrency",
+        "max_attempts",
+        "paused",
+    ),
     "smallint": ("level", "priority"),
     "double precision": (
-        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total"),
+        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total", "percent"),
         *("run_seconds", "wait_seconds"),
     ),
     "bigint[]": ("done_ids",),
@@ -74,13 +87,24 @@ DRAWN = "WEIGHTED_RANDOM"
 _PACKAGE = "rowlock.stores.postgres"
 
 
+_PLAIN = {
+    **{"queue": "", "order": "position", "turn": "{turn_all}", "done": "", "awake": ""},
+    "started": "{started_if_slow}",
+}
+
+
 @lru_cache(maxsize=64)
 def statements(schema: str | None, style: str = "pyformat") -> Queries:
     """All statements for tables in this schema; `style` is "pyformat" (%(name)s) or "named" (:name)."""
     here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
-    parts = {"here": here, "queue": "", "order": "position", "turn": "{turn_all}", "done": "", "awake": ""}
-    parts["started"] = "{started_if_slow}"
-    return _load(schema, style, parts)
+    return _load(schema, style, {**_PLAIN, "here": here})
+
+
+def with_others(
+    schema: str | None, style: str, sources: Sequence[tuple[str, str]], words: Mapping[str, str]
+) -> Queries:
+    """All statements together with those of another room."""
+    return _load(schema, style, {**_PLAIN, "here": "true", **words}, sources)
 
 
 @lru_cache(maxsize=256)
@@ -99,12 +123,15 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
     return _load(schema, "pyformat", parts)["exchange_many" if many else one]
 
 
-def _load(schema: str | None, style: str, parts: dict[str, str]) -> Queries:
+def _load(
+    schema: str | None, style: str, parts: dict[str, str], sources: Sequence[tuple[str, str]] = ()
+) -> Queries:
     template = "%({0})s" if style == "pyformat" else ":{0}"
     return queries.load(
         ("rowlock.stores", "shared.sql"),
         (_PACKAGE, "queries.sql"),
         (_PACKAGE, "exchange.sql"),
+        *sources,
         words=_WORDS | parts,
         parameter=lambda name: _CASTS[name].format(template.format(name)),
         schema=schema,

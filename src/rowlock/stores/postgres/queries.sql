@@ -135,6 +135,10 @@ WHERE {sleeps} AND id <> :worker AND CASE jsonb_array_length(w.queues)
           FROM jsonb_array_elements_text(w.queues) AS taken (name)) END
 ORDER BY random() LIMIT 1
 
+-- Everybody who waits and goes by this name: each may be a different reader of the same table.
+-- name: wake_readers
+SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers WHERE {sleeps} AND jsonb_exists(queues, :queue)
+
 -- fragment: sleeps
 sleeping AND dead_at IS NULL AND beat_at > now() - make_interval(secs => lease / 4)
 

@@ -141,17 +141,24 @@ CREATE TABLE rowlock_consumer_claims (
     claim      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- one never-repeating sequence for all consumers
     consumer   text COLLATE "C" NOT NULL,
     row_key    text COLLATE "C" NOT NULL,
+    lot        bigint,                      -- the claim that stands for a batch of several
     claimed_by text COLLATE "C",
     claimed_at timestamptz,
     started_at timestamptz,
-    run_at     timestamptz,
+    run_at     timestamptz,                 -- while nobody holds it: when it may be claimed again
     failures   integer NOT NULL DEFAULT 0,
     alone      integer NOT NULL DEFAULT 0,
     error      text,
     error_kind text,
+    done       double precision,
+    total      double precision,
+    note       text,
     UNIQUE (consumer, row_key)
-);
-CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
+    WHERE claimed_by IS NULL;
+CREATE INDEX rowlock_consumer_claims_lot ON rowlock_consumer_claims (lot) WHERE lot IS NOT NULL;
 
 INSERT INTO rowlock_meta (key, value) VALUES
     ('version', '1'),

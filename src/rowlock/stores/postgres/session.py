@@ -5,7 +5,7 @@ Errors of the driver leave these blocks as the store's own, with a sentence that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import psycopg
 
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import explain
-from rowlock.stores.queries import Queries
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.connected import ConnectedStore
@@ -25,7 +24,7 @@ Witness = Callable[["PostgresSession"], bool]
 class PostgresSession:
     """Runs named statements on one connection."""
 
-    def __init__(self, link: Link, queries: Queries, now: float | None) -> None:
+    def __init__(self, link: Link, queries: Mapping[str, str], now: float | None) -> None:
         self.link = link
         self._cursor = link.cursor
         self._queries = queries
@@ -55,6 +54,10 @@ class PostgresSession:
 
     def take(self, name: str, /, **values: Any) -> list[Any]:
         return self.rows(name, **values)  # one statement chooses, locks, marks and returns
+
+    def using(self, statements: Mapping[str, str]) -> PostgresSession:
+        """The same transaction with other statements."""
+        return PostgresSession(self.link, statements, self._now)
 
     def row(self, name: str, /, **values: Any) -> Any:
         rows = self.rows(name, **values)

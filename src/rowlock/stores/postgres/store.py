@@ -228,6 +228,15 @@ class PostgresStore(ConnectedStore):
             db.run("awake", worker=worker)
         self._asleep.discard(worker)
 
+    def wake_readers(self, name: str) -> None:
+        if not self.address.pooled:
+            with self._read() as db:
+                db.rows("wake_readers", queue=name)
+
+    def got_up(self, worker: str) -> None:
+        if worker in self._asleep:
+            self._get_up(worker)
+
     def wake_another(self, worker: str) -> None:
         """Tell somebody else who waits, if there is work for them."""
         with self._read() as db:

@@ -128,18 +128,25 @@ CREATE TABLE rowlock_minutes (
 CREATE TABLE rowlock_consumer_claims (
     claim      INTEGER PRIMARY KEY AUTOINCREMENT, -- one never-repeating sequence for all consumers
     consumer   TEXT    NOT NULL,
-    row_key    TEXT    NOT NULL,
+    row_key            NOT NULL,            -- of whatever type the user's key is
+    lot        INTEGER,                     -- the claim that stands for a batch of several
     claimed_by TEXT,
     claimed_at REAL,
     started_at REAL,
-    run_at     REAL,
+    run_at     REAL,                        -- while nobody holds it: when it may be claimed again
     failures   INTEGER NOT NULL DEFAULT 0,
     alone      INTEGER NOT NULL DEFAULT 0,
     error      TEXT,
     error_kind TEXT,
+    done       REAL,
+    total      REAL,
+    note       TEXT,
     UNIQUE (consumer, row_key)
 );
-CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by);
+CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
+    WHERE claimed_by IS NULL;
+CREATE INDEX rowlock_consumer_claims_lot ON rowlock_consumer_claims (lot) WHERE lot IS NOT NULL;
 
 -- The sequence row is made here, so that the first insert can already read it.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', 0);

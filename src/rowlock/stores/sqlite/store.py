@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
@@ -72,28 +72,34 @@ def _pyformat() -> queries.Queries:
 class SqliteSession:
     """Runs named statements on one connection, at one moment."""
 
-    def __init__(self, connection: sqlite3.Connection, now: float | None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        now: float | None,
+        statements: Mapping[str, str] | None = None,
+    ) -> None:
         self.connection = connection
+        self._statements = _QUERIES if statements is None else statements
         wall = time.time()
         self.now = wall if now is None else now
         # A given time moves both clocks by the same distance, so that tests can let leases run out.
         self.mono = time.monotonic() + (self.now - wall)
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self.connection.execute(_QUERIES[name], self._bound(values)).rowcount
+        return self.connection.execute(self._statements[name], self._bound(values)).rowcount
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        return self.connection.execute(_QUERIES[name], self._bound(values)).fetchall()
+        return self.connection.execute(self._statements[name], self._bound(values)).fetchall()
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        self.connection.executemany(_QUERIES[name], [self._bound(one) for one in values])
+        self.connection.executemany(self._statements[name], [self._bound(one) for one in values])
 
     def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
-        execute, statement = self.connection.execute, _QUERIES[name]
+        execute, statement = self.connection.execute, self._statements[name]
         return [execute(statement, self._bound(one)).rowcount for one in values]
 
     def row(self, name: str, /, **values: Any) -> Any:
-        cursor = self.connection.execute(_QUERIES[name], self._bound(values))
+        cursor = self.connection.execute(self._statements[name], self._bound(values))
         row = cursor.fetchone()
         cursor.close()  # an unfinished SELECT would hold its snapshot, and with it the WAL
         return row
@@ -102,7 +108,7 @@ class SqliteSession:
         # Read, then mark each by its id: one `UPDATE ... WHERE id IN (SELECT ...) RETURNING` fills temporary
         # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
         one = f"{name}_one"
-        rows = self.rows(one if values["count"] == 1 and one in _QUERIES else name, **values)
+        rows = self.rows(one if values["count"] == 1 and one in self._statements else name, **values)
         worker, quick = values["worker"], values["quick"]
         self.each(
             "mark_taken",
@@ -119,6 +125,12 @@ class SqliteSession:
         values["now"] = self.now
         values["mono"] = self.mono
         return values
+
+    def using(self, statements: Mapping[str, str]) -> SqliteSession:
+        """The same transaction, at the same moment, with other statements."""
+        other = SqliteSession(self.connection, self.now, statements)
+        other.mono = self.mono
+        return other
 
 
 class _Writing:
@@ -253,6 +265,17 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
     def explained(self, error: sqlite3.Error) -> StoreError:
         """What SQLite raised, as the store's own error."""
         return explain(error, self.path, self.connections.path)
+
+    def statements(
+        self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
+    ) -> queries.Queries:
+        return queries.load(
+            ("rowlock.stores", "shared.sql"),
+            ("rowlock.stores.sqlite", "queries.sql"),
+            *sources,
+            words=_WORDS | dict(words),
+            parameter="%({0})s".format if style == "pyformat" else None,
+        )
 
     def _numbers(self, tx: Session, count: int) -> range:
         last = last_number(cast(SqliteSession, tx).connection)

@@ -1,0 +1,157 @@
+"""`rowlock consume` and `rowlock consumers`: a user's own table as the queue, from the command line.
+
+The work is `rowlock.running`'s, what is shown `rowlock.consumers`'.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rowlock import Rowlock
+from rowlock.cli import show, target
+from rowlock.cli.failing import USAGE, CommandFailed
+from rowlock.cli.options import examples
+from rowlock.cli.work import configure_logs, run_worker
+from rowlock.consumers import overview
+from rowlock.running.worker import STOP_GRACE
+
+commands = typer.Typer()
+consumers_commands = typer.Typer(
+    invoke_without_command=True,
+    epilog=examples("rowlock consumers --app lab:app", "rowlock consumers init --app lab:app"),
+)
+commands.add_typer(consumers_commands, name="consumers", rich_help_panel="Queues and workers")
+
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        show_default=False,
+        help="Where the Rowlock is. Else: ROWLOCK_APP, or app in pyproject.toml's \\[tool.rowlock].",
+    ),
+]
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock consume lab:app birdnet",
+        "rowlock consume lab:app birdnet --concurrency 1 --until-empty",
+    ),
+)
+def consume(
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODULE:APP] NAME",
+            show_default=False,
+            help="Where the Rowlock is (else ROWLOCK_APP, or pyproject.toml), and the consumer's name.",
+        ),
+    ],
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", metavar="NUMBER", help="Rows at once; else ROWLOCK_CONCURRENCY, or 4."
+        ),
+    ] = None,
+    pool: Annotated[
+        str, typer.Option(metavar="KIND", help="What runs the function: thread, process or async.")
+    ] = "thread",
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="The most rows to claim ahead; else as many as are worth 30 ms. 0: none."
+        ),
+    ] = None,
+    max_jobs_per_child: Annotated[
+        int | None,
+        typer.Option(
+            "--max-jobs-per-child",
+            metavar="NUMBER",
+            help="Replace a process of the pool after so many rows; else when it ends.",
+        ),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
+    ] = STOP_GRACE,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End when no row is due or in flight.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(metavar="ID", help="The worker's id; else host, process and a random part.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="text or json (one object per line).")
+    ] = "text",
+) -> None:
+    """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`."""
+    configure_logs(log_level, log_format)
+    if len(given) > 2:
+        raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
+    app, consumer = (given[0], given[1]) if len(given) == 2 else (None, given[0])
+    _, rowlock = target.the_app(app)
+    made = rowlock.consuming(
+        consumer,
+        concurrency=concurrency,
+        pool=pool,
+        worker_id=name,
+        grace=grace,
+        prefetch=prefetch,
+        max_jobs_per_child=max_jobs_per_child,
+    )
+    overview.check(rowlock.consumer_host(consumer))
+    table = ".".join(rowlock.consumers[consumer].table)
+    run_worker(
+        made,
+        lambda: (
+            f"worker {made.id} takes rows of {table} for {consumer} in {target.address(rowlock)}, "
+            f"{made.concurrency} at once"
+        ),
+        until_empty,
+        log_format,
+    )
+
+
+@consumers_commands.callback()
+def consumers(context: typer.Context, app: App = None) -> None:
+    """Show the consumers of an app."""
+    if context.invoked_subcommand is not None:
+        context.obj = app
+        return
+    rowlock = _with_consumers(app)
+    for name in rowlock.consumers:
+        show.say(show.safe(name))
+
+
+@consumers_commands.command(
+    "init", epilog=examples("rowlock consumers init --app lab:app", "rowlock consumers init --sql")
+)
+def init(
+    context: typer.Context,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Only print the statements, for whoever may run them.")
+    ] = False,
+    app: App = None,
+) -> None:
+    """Create the indexes that make claims cheap, one or two for each consumer; existing ones are kept."""
+    rowlock = _with_consumers(app or context.obj)
+    for name in rowlock.consumers:
+        host = rowlock.consumer_host(name)
+        if sql:
+            for statement in overview.index_statements(host):
+                show.say(f"{statement};")
+        else:
+            overview.create_indexes(host)
+            show.say(show.safe(f"{name}: {', '.join(overview.index_names(host))} are there"))
+
+
+def _with_consumers(app: str | None) -> Rowlock:
+    where, rowlock = target.the_app(app)
+    if not rowlock.consumers:
+        raise CommandFailed(f"{where} has no consumers")
+    return rowlock

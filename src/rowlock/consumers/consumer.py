@@ -1,0 +1,161 @@
+"""A consumer: a named function over the rows of a user's own table, and how its rows are chosen.
+
+Plain data with checks; it knows no database. To a worker it looks like a task whose argument is a row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+from rowlock.binding import Binding
+from rowlock.consumers import names
+from rowlock.consumers.batches import answering_each
+from rowlock.consumers.forms import Form, StateForm, Status, StatusForm
+from rowlock.consumers.row import from_text
+from rowlock.errors import ConfigurationError
+from rowlock.options import Seconds, check_seconds
+from rowlock.retry import Retry, policy
+from rowlock.task import POOLS
+
+MOST_IN_A_BATCH = 1_000
+
+
+class RowBinding(Binding):
+    """The function's signature: a context if it asks for one, residents, and one parameter for the row."""
+
+    def __init__(self, function: Callable[..., Any], consumer: str, many: bool) -> None:
+        super().__init__(function, consumer)
+        self._many = many
+        if len(self._names) != 1 or self._rest or self._extra:
+            raise ConfigurationError(
+                f"consumer {consumer!r}: its function takes the row as its one argument, beside ctx and "
+                f"residents, not {self._signature}"
+            )
+
+    def arguments(self, args: str) -> tuple[list[Any], dict[str, Any]]:
+        """The row (or the list of rows), by place or by name."""
+        rows = from_text(args)
+        value = rows if self._many else rows[0]
+        return ([value], {}) if self._by_place else ([], {self._names[0]: value})
+
+
+class Consumer:
+    """A registered reader of a table; calling it runs its function here, with a row of the caller's."""
+
+    aliases: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        *,
+        table: str,
+        state: str | None = None,
+        status: Status | None = None,
+        key: str = "id",
+        order_by: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout: Seconds | None = None,
+        retry: Retry | bool | None = None,
+        batch: int | None = None,
+        pool: str | None = None,
+    ) -> None:
+        self.name = names.consumer_name(name)
+        self.table = names.table(table)
+        self.key = names.column("key", key)
+        self.form = _form(self.name, state, status)
+        self.order, self.descending = names.order(key if order_by is None else order_by)
+        self.columns = None if columns is None else _columns(columns)
+        self.where = _where(where)
+        self.retry = policy(retry)
+        self.timeout = check_seconds("timeout", timeout)
+        if self.timeout == 0:
+            raise ConfigurationError("timeout=0: must be more than 0 seconds, or None for no limit")
+        self.is_async = inspect.iscoroutinefunction(function)
+        if pool is not None and pool not in POOLS:
+            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
+        if pool == "async" and not self.is_async:
+            raise ConfigurationError(f"consumer {name!r}: pool='async' is for async def")
+        self.pool = pool
+        if batch is not None and (
+            isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MOST_IN_A_BATCH
+        ):
+            raise ConfigurationError(
+                f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
+            )
+        self.batch = batch
+        self.binding = RowBinding(function, self.name, many=batch is not None)
+        self.residents = self.binding.residents
+        self.plain = function
+        self.function = (
+            function if batch is None else answering_each(function, self.retry, is_async=self.is_async)
+        )
+        update_wrapper(self, function)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """A plain call of the function, as for tests: nothing is claimed or marked."""
+        return self.plain(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<consumer {self.name!r} of {'.'.join(self.table)}>"
+
+    @property
+    def position(self) -> tuple[str, ...]:
+        """The columns that give a row its place in the line."""
+        return (self.order,) if self.order == self.key else (self.order, self.key)
+
+    def needed(self) -> list[tuple[str, str]]:
+        """The columns that the table must have, each with the option that names it."""
+        chosen = [("columns", name) for name in self.columns or ()]
+        return [("key", self.key), *self.form.needed(), ("order_by", self.order), *chosen]
+
+    @property
+    def queue(self) -> str:
+        """The name under which it can be paused, and under which its rates are kept."""
+        return f"consumer:{self.name}"
+
+    @property
+    def index(self) -> str:
+        """The name of the index that makes its claims cheap."""
+        return f"rowlock_{self.name}_due"
+
+
+def wake_name(table: str) -> str:
+    """The name by which the readers of a table are woken."""
+    return f"table:{table}"
+
+
+def wake_readers(store: Any, table: str) -> None:
+    """Tell all workers that wait for rows of this table that there may be some."""
+    names.table(table)
+    store.wake_readers(wake_name(table))
+
+
+def _form(consumer: str, state: str | None, status: Status | None) -> Form:
+    if (state is None) == (status is None):
+        raise ConfigurationError(
+            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...)"
+        )
+    if state is not None:
+        return StateForm(state, consumer)
+    if not isinstance(status, Status):
+        raise ConfigurationError(f"status={status!r}: must be Status(...)")
+    return StatusForm(status)
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not value:
+        raise ConfigurationError(f"columns={value!r}: must be a list of columns' names, or None for all")
+    return tuple(names.column("columns", one) for one in value)
+
+
+def _where(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or "\x00" in value or "«" in value:
+        raise ConfigurationError(f"where={value!r}: must be an SQL condition on the table's own columns")
+    return value.strip()

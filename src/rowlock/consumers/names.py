@@ -1,0 +1,71 @@
+"""Names that come from a user's code and end up in SQL: checked, then quoted; never put in as they are.
+
+A consumer's name is also a JSON key and part of an index's name, so it is held to less than a table's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rowlock.errors import ConfigurationError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+_LONGEST = 63
+_REFUSED = frozenset("%:\\{}«»")  # each driver reads some of them in its own way, even inside quotes
+_ORDER = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE | re.DOTALL)
+
+
+def consumer_name(value: Any) -> str:
+    """A name that is safe as a JSON key and as part of an index's name."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ConfigurationError(
+            f"a consumer's name becomes a JSON key and part of an index's name: {value!r} must be 1 to 40 "
+            "letters, digits, _ or -, beginning with a letter"
+        )
+    return value
+
+
+def column(what: str, value: Any) -> str:
+    """A column's name; it will be quoted, so that spaces and quotes in it are fine."""
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= _LONGEST
+        or not value.isprintable()
+        or _REFUSED & set(value)
+    ):
+        raise ConfigurationError(
+            f"{what}={value!r}: must be a column's name, printable text of 1 to {_LONGEST} characters "
+            "without any of % : \\ { }"
+        )
+    return value
+
+
+def table(value: Any) -> tuple[str, ...]:
+    """A table's name in parts: (name,), or (schema, name) of "schema.name"."""
+    parts = tuple(value.split(".")) if isinstance(value, str) else ()
+    if not 1 <= len(parts) <= 2:
+        raise ConfigurationError(f"table={value!r}: must be a table's name, or schema.name")
+    for part in parts:
+        column("table", part)
+    if parts[-1].lower().startswith("rowlock_"):
+        raise ConfigurationError(f"table={value!r}: rowlock's own tables are no place for a consumer")
+    return parts
+
+
+def order(value: Any) -> tuple[str, bool]:
+    """`time`, `time ASC` or `time DESC` as (column, whether it is descending)."""
+    match = _ORDER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ConfigurationError(f"order_by={value!r}: must be a column's name, with DESC after it if wanted")
+    return column("order_by", match["column"]), (match["direction"] or "").lower() == "desc"
+
+
+def quoted(name: str) -> str:
+    """The name as SQL's own quotes make it safe; the same on every database that rowlock knows."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """The text as an SQL string, for where nothing can be bound: the definition of an index."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,114 @@
+-- What consumers say to PostgreSQL in its own way.
+
+-- fragment: key_as_claimed
+CAST(«t».«key» AS text)
+
+-- fragment: claim_key
+CAST(c.row_key AS «key_type»)
+
+-- fragment: its_key
+CAST(its_row_key AS «key_type»)
+
+-- fragment: given_key
+CAST(:row_key AS «key_type»)
+
+-- fragment: order_as_text
+CAST(«t».«order» AS text)
+
+-- Not FOR UPDATE: rows of other tables that refer to this one may be written meanwhile.
+-- fragment: lock_row
+FOR NO KEY UPDATE OF «t» SKIP LOCKED
+
+-- What follows in this transaction takes the first few rows of an index. The server cannot know how many rows are due,
+-- and if it guesses a few it sorts them all: 100,000 for each claim.
+-- fragment: walk_indexes
+, set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true),
+set_config('enable_seqscan', 'off', true)
+
+-- fragment: is_object
+jsonb_typeof(«state») IN ('object', 'null')
+
+-- fragment: due_state
+(«state» IS NULL OR ({is_object} AND «state» ->> '«name»' IS NULL))
+
+-- fragment: markable_state
+(«state» IS NULL OR {is_object})
+
+-- fragment: broken_state
+(«state» IS NOT NULL AND NOT {is_object})
+
+-- fragment: marked_state
+«state» = jsonb_set(CASE WHEN jsonb_typeof(«state») = 'object' THEN «state» ELSE CAST('{}' AS jsonb) END,
+                    ARRAY['«name»'], CAST(:mark AS jsonb))
+
+-- The user's words as the column's own type: text, or an enumeration.
+-- fragment: now_running
+CAST(:running_word AS «status_type»)
+
+-- fragment: now_due
+CAST(:due_word AS «status_type»)
+
+-- fragment: now_word
+CAST(:word AS «status_type»)
+
+-- fragment: held_keys
+SELECT CAST(row_key AS «key_type»)
+
+-- name: try_word
+SELECT CAST(:word AS «status_type»)
+
+-- The lock on the row looks again whether it is due, and the insert loses to a claim that this statement could not see
+-- yet: neither alone is safe.
+-- fragment: insert_free
+WITH picked AS MATERIALIZED (
+    SELECT {key_as_claimed} AS row_key FROM «table» WHERE {free} ORDER BY «ordering» LIMIT :count {lock_row})
+{insert_picked}
+
+-- fragment: insert_free_beyond
+WITH picked AS MATERIALIZED (
+    SELECT {key_as_claimed} AS row_key FROM «table»
+    WHERE {beyond} AND {free}
+    ORDER BY «ordering» LIMIT :count {lock_row})
+{insert_picked}
+
+-- fragment: insert_picked
+INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
+SELECT :consumer, row_key, :worker, {now}, {now} FROM picked
+ON CONFLICT (consumer, row_key) DO NOTHING
+RETURNING claim
+
+-- fragment: beyond_pair
+(«t».«order», «t».«key») «beyond» (CAST(:mark_order AS «order_type»), CAST(:mark_key AS «key_type»))
+
+-- fragment: beyond_key
+«t».«key» «beyond» CAST(:mark_key AS «key_type»)
+
+-- fragment: fresh_number
+DEFAULT
+
+-- Before the claims are ended, in one order: whoever claims locks a row first, too.
+-- name: lock_rows
+SELECT 1 FROM «table» WHERE «t».«key» IN (
+    {held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker)
+ORDER BY «t».«key» FOR NO KEY UPDATE
+
+-- fragment: died_by
+w.beat_at + make_interval(secs => w.lease / 6)
+
+-- name: next_silent
+SELECT CAST(extract(epoch FROM min(beat_at + make_interval(secs => lease)) - {now}) AS double precision)
+FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker
+
+-- name: table_columns
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+
+-- name: unique_columns
+SELECT a.attname FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+WHERE i.indrelid = to_regclass(:table) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+  AND i.indexprs IS NULL AND i.indnkeyatts = 1
+
+-- name: index_there
+SELECT 1 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid

@@ -1,0 +1,121 @@
+"""What a run's outcome does to its row and its claim, inside the caller's transaction.
+
+Every step says which claim it holds, and who holds it; what was lost changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers.batches import Member, taken_apart
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.table import Table
+from rowlock.job import Ending, Outcome
+from rowlock.stores.session import Session
+
+log = logging.getLogger("rowlock.consumer")
+
+_LASTING = (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)
+
+
+class Settling:
+    """The outcomes of one consumer; `unmarked` are rows that were not there to be marked."""
+
+    def __init__(self, consumer: Consumer, table: Table) -> None:
+        self._consumer = consumer
+        self._statements = table.statements
+        self.unmarked: list[Any] = []
+
+    def settle(
+        self,
+        tx: Session,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        alone: Mapping[int, int] | None = None,
+    ) -> list[Outcome]:
+        """Write the outcomes, each of one claim; returns those whose claims were lost."""
+        lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
+        passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
+        lost = self._end(tx, worker, lasting) if lasting else []
+        return [*lost, *self._give_back(tx, worker, passing, alone or {})] if passing else lost
+
+    def settle_runs(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
+        if self._consumer.batch is None or not outcomes:
+            return self.settle(tx, worker, outcomes)
+        members: dict[int, list[Member]] = {}
+        ids = _json([outcome.claim for outcome in outcomes])
+        for lot, claim, failures in tx.rows("members", ids=ids, worker=worker):
+            members.setdefault(lot, []).append((claim, failures))
+        retry = self._consumer.retry
+        apart = {one.claim: taken_apart(one, members.get(one.claim, []), retry) for one in outcomes}
+        lost = {
+            one.claim
+            for one in self.settle(tx, worker, [single for many in apart.values() for single in many])
+        }
+        return [one for one in outcomes if all(single.claim in lost for single in apart[one.claim])]
+
+    def _end(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
+        ids = _json([outcome.claim for outcome in outcomes])
+        if "lock_rows" in self._statements:  # rows before claims, as whoever claims does: else two could wait
+            tx.rows("lock_rows", ids=ids, worker=worker)
+        ended = {
+            claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
+        }
+        kept = [outcome for outcome in outcomes if outcome.claim in ended]
+        form, always = self._consumer.form, self._consumer.form.always()
+        marks = [
+            {"row_key": ended[one.claim][0], **always, **form.mark(one, ended[one.claim][1])} for one in kept
+        ]
+        for values, changed in zip(marks, tx.count_each("mark", marks), strict=True):
+            if not changed:
+                self.unmarked.append(values["row_key"])
+                log.warning(
+                    "consumer %s: row %s was deleted while it was worked on, or somebody else has changed "
+                    "its state: there is nothing to mark",
+                    self._consumer.name,
+                    values["row_key"],
+                )
+        return [outcome for outcome in outcomes if outcome.claim not in ended]
+
+    def _give_back(
+        self, tx: Session, worker: str, outcomes: list[Outcome], alone: Mapping[int, int]
+    ) -> list[Outcome]:
+        """Retries wait for their time; what was never tried is forgotten, and has its old place again."""
+        form = self._consumer.form
+        if form.holds:
+            ids = _json([outcome.claim for outcome in outcomes])
+            if "lock_rows" in self._statements:
+                tx.rows("lock_rows", ids=ids, worker=worker)
+            tx.run("give_rows_back", ids=ids, worker=worker, **form.always())
+        forgettable = [one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None]
+        counts = tx.count_each(
+            "forget_claim", [{"claim_number": one.claim, "worker": worker} for one in forgettable]
+        )
+        gone = {one.claim for one, changed in zip(forgettable, counts, strict=True) if changed}
+        others = [one for one in outcomes if one.claim not in gone]
+        counts = tx.count_each(
+            "return_claim",
+            [
+                {
+                    "claim_number": one.claim,
+                    "worker": worker,
+                    "delay": one.delay or 0.0,
+                    "charge": int(one.charge),
+                    "event": str(one.ending),
+                    "alone": alone.get(one.claim, 0),
+                    "error": one.error,
+                    "error_kind": one.error_kind,
+                }
+                for one in others
+            ],
+        )
+        return [one for one, changed in zip(others, counts, strict=True) if not changed]
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,149 @@
+-- What consumers ask of a user's table and of their claims. What is in « » is the user's: quoted, and put in when the
+-- consumer is bound to its store. {ready} is what makes a row due, {claim_key} the key of a claim's row.
+
+-- A row is free while no claim has it: neither one in flight nor one that waits to be tried again. A scalar, not
+-- EXISTS: PostgreSQL would make a join of that, and compare each row with all claims.
+-- fragment: free
+{ready} AND (
+    SELECT c.claim FROM rowlock_consumer_claims c
+    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+
+-- Claims that were given back and are due again; their rows may be done or gone by now.
+-- fragment: returned
+SELECT its_claim FROM (
+    SELECT claim AS its_claim, row_key AS its_row_key, run_at AS its_run_at FROM rowlock_consumer_claims
+    WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND alone BETWEEN :alone_least AND :alone_most) waiting
+JOIN «table» ON «t».«key» = {its_key}
+WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
+
+-- name: look_free
+SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
+
+-- name: look_returned
+{returned}
+
+-- name: pick_returned
+{returned} {lock_row}
+
+-- name: take_free
+{insert_free}
+
+-- name: take_free_beyond
+{insert_free_beyond}
+
+-- name: retake
+UPDATE rowlock_consumer_claims
+SET claim = {fresh_number}, lot = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now}
+WHERE claim = :claim_number AND claimed_by IS NULL
+RETURNING claim
+
+-- name: taken
+SELECT c.claim, c.row_key, c.failures, c.alone, c.claimed_at, {order_as_text}, «columns»
+FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key}
+WHERE c.claim IN ({ids})
+
+-- name: consumer_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       {walk_indexes}
+
+-- name: end_claims
+DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
+RETURNING claim, row_key, failures
+
+-- Marks one member of the state and leaves the others as they are at this moment, whoever wrote them.
+-- name: mark
+UPDATE «table» SET {marked} WHERE «key» = {given_key} AND {markable}
+
+-- A claim that shows in the user's row: set there, and taken back, by whoever has it.
+-- name: take_rows
+UPDATE «table» SET {row_taken} WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids})) AND {due}
+
+-- name: give_rows_back
+UPDATE «table» SET {row_given_back}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker) AND {markable}
+
+-- name: progress_of_row
+UPDATE «table» SET {progress}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL)
+  AND {markable}
+
+-- Rows that somebody else left running, and rows that nobody began in time; what has a claim is our own affair.
+-- name: reset_stale
+UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
+    SELECT c.claim FROM rowlock_consumer_claims c
+    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
+
+-- name: fail_too_old
+UPDATE «table» SET {marked} WHERE {due} AND {too_old}
+
+-- name: return_claim
+UPDATE rowlock_consumer_claims
+SET lot = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
+    alone = CASE WHEN :event = 'released' THEN alone ELSE :alone END, error = coalesce(:error, error),
+    error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
+WHERE claim = :claim_number AND claimed_by = :worker
+
+-- What was never tried is forgotten: the row has its old place again.
+-- name: forget_claim
+DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND alone = 0
+
+-- name: report_row
+UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
+WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL
+
+-- A batch is known by the number of its first claim.
+-- name: name_lot
+UPDATE rowlock_consumer_claims SET lot = :claim_number WHERE claim IN ({ids})
+
+-- name: members
+SELECT coalesce(lot, claim), claim, failures FROM rowlock_consumer_claims
+WHERE (claim IN ({ids}) OR lot IN ({ids})) AND claimed_by = :worker ORDER BY claim
+
+-- name: held_lots
+SELECT DISTINCT coalesce(lot, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
+
+-- name: rows_of
+SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
+
+-- name: held_rows
+SELECT claim, row_key, failures, started_at FROM rowlock_consumer_claims
+WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
+
+-- Workers that are dead, or long forgotten, and hold claims all the same.
+-- name: dead_holders
+SELECT c.claimed_by, min(w.ended), min({died_by}) FROM rowlock_consumer_claims c
+LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
+WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
+GROUP BY c.claimed_by
+
+-- name: in_flight
+SELECT 1 FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NOT NULL LIMIT 1
+
+-- name: next_return
+SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NULL AND run_at > {now}
+
+-- name: row_alone_waiting
+SELECT 1 FROM rowlock_consumer_claims
+WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND alone > 0 LIMIT 1
+
+-- Claims that wait for a row which is done, gone or not chosen any more.
+-- name: forget_the_idle
+DELETE FROM rowlock_consumer_claims
+WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN (
+    SELECT its_claim FROM (
+        SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
+        WHERE consumer = :consumer AND claimed_by IS NULL) waiting
+    JOIN «table» ON «t».«key» = {its_key} WHERE {ready})
+
+-- name: broken_rows
+SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
+
+-- name: try_condition
+SELECT 1 FROM «table» WHERE {ready} LIMIT 0
+
+-- name: broken
+{broken}
+
+-- name: index_condition
+{indexed}

@@ -1,0 +1,92 @@
+-- What consumers say to SQLite in its own way. BEGIN IMMEDIATE has locked everything.
+
+-- A plus before a column takes its affinity away, so that the claims' index can be used.
+-- fragment: key_as_claimed
++«t».«key»
+
+-- fragment: claim_key
+c.row_key
+
+-- fragment: its_key
+its_row_key
+
+-- fragment: given_key
+:row_key
+
+-- fragment: order_as_text
+«t».«order»
+
+-- fragment: lock_row
+
+-- fragment: walk_indexes
+
+-- json_type and json_extract raise on text that is no JSON; in a condition, AND does not come to them then.
+-- fragment: is_object
+json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state») = 'null')
+
+-- fragment: due_state
+(«state» IS NULL OR ({is_object} AND json_extract(«state», '$."«name»"') IS NULL))
+
+-- fragment: markable_state
+(«state» IS NULL OR ({is_object}))
+
+-- fragment: broken_state
+CASE WHEN «state» IS NULL THEN 0 WHEN NOT json_valid(«state») THEN 1
+     ELSE json_type(«state») NOT IN ('object', 'null') END
+
+-- fragment: marked_state
+«state» = json_set(CASE WHEN json_type(«state») = 'object' THEN «state» ELSE '{}' END, '$."«name»"', json(:mark))
+
+-- The user's words are bound as they are.
+-- fragment: now_running
+:running_word
+
+-- fragment: now_due
+:due_word
+
+-- fragment: now_word
+:word
+
+-- fragment: held_keys
+SELECT row_key
+
+-- fragment: insert_free
+INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
+WHERE {free} ORDER BY «ordering» LIMIT :count
+RETURNING claim
+
+-- fragment: insert_free_beyond
+INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
+WHERE {beyond} AND {free} ORDER BY «ordering» LIMIT :count
+RETURNING claim
+
+-- fragment: beyond_pair
+(«t».«order», «t».«key») «beyond» (:mark_order, :mark_key)
+
+-- fragment: beyond_key
+«t».«key» «beyond» :mark_key
+
+-- name: draw_claim
+UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
+
+-- fragment: fresh_number
+(SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
+
+-- fragment: died_by
+w.beat_at + w.lease / 6
+
+-- name: table_columns
+SELECT name, type, pk FROM pragma_table_info(:table)
+
+-- name: table_columns_in
+SELECT name, type, pk FROM pragma_table_info(:table, :schema)
+
+-- Indexes that make one column unique, whatever the rest of the row is.
+-- name: unique_columns
+SELECT max(i.name) FROM pragma_index_list(:table) l JOIN pragma_index_info(l.name) i
+WHERE l."unique" = 1 AND l.partial = 0 GROUP BY l.name HAVING count(*) = 1
+
+-- name: index_there
+SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table

@@ -1,0 +1,308 @@
+"""A user's table as its consumer needs it: looked at once, checked, and the statements written for it.
+
+The user's names are put into the statements here, quoted, and nowhere else; values are always bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers import names
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms import StateForm, StatusForm, literal
+from rowlock.errors import ConfigurationError, StoreError
+from rowlock.job import utc
+from rowlock.stores.queries import Queries
+from rowlock.stores.session import Session
+from rowlock.stores.sql import SqlStore
+
+_PACKAGE = "rowlock.consumers"
+_MARK = re.compile(r"«(\w+)»")
+# For looks at catalogues, where nothing of the user's is in the statements.
+_NOTHING = dict.fromkeys(
+    (
+        *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
+        *("row_given_back", "progress", "stale", "too_old"),
+    ),
+    "",
+)
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of the table, as the database describes it."""
+
+    name: str
+    type: str
+    is_key: bool = False
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """What differs between databases and is not in a statement."""
+
+    state_type: Callable[[str], bool]
+    wanted_state: str
+    stamps: tuple[
+        tuple[Callable[[str], bool], str, str], ...
+    ]  # by type: now as such a column, and "is older"
+    load: Mapping[str, Callable[[Any], Any]]  # by type: what the store's own reading of a value is made into
+    hints: bool  # an index can be named in a statement, and should be
+    create: str  # how an index is made without stopping the others
+    style: str  # of the store's own parameters
+
+
+def _is(*words: str) -> Callable[[str], bool]:
+    return lambda declared: any(word in declared.upper() for word in words)
+
+
+DIALECTS = {
+    "sqlite": Dialect(
+        state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
+        wanted_state="TEXT (or JSON)",
+        stamps=(
+            (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}"),
+            (
+                lambda _: True,
+                "strftime('«iso»', {now}, 'unixepoch')",
+                "julianday({0}) < julianday({now-age}, 'unixepoch')",
+            ),
+        ),
+        load={},
+        hints=True,
+        create="CREATE INDEX IF NOT EXISTS",
+        style="named",
+    ),
+    "postgresql": Dialect(
+        state_type=lambda declared: declared == "jsonb",
+        wanted_state="jsonb",
+        stamps=(
+            (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}"),
+            (_is("TIMESTAMP"), "timezone('UTC', {now})", "{0} < timezone('UTC', {now-age})"),
+            (lambda _: True, "extract(epoch FROM {now})", "{0} < extract(epoch FROM {now-age})"),
+        ),
+        load={
+            "timestamp with time zone": lambda value: None if value is None else utc(value),
+            "json": lambda value: None if value is None else msgspec.json.decode(value),
+        },
+        hints=False,
+        create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
+        style="pyformat",
+    ),
+}
+
+
+class Table:
+    """The table of one consumer in one store."""
+
+    def __init__(self, store: SqlStore, consumer: Consumer) -> None:
+        self._store = store
+        self._consumer = consumer
+        self.dialect_name: str = store._dialect  # type: ignore[attr-defined]
+        self._dialect = DIALECTS[self.dialect_name]
+        self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
+        self.indexes: dict[str, str] = {}
+        self._types = {column.name: column.type for column in self._look()}
+        self.has_index = False
+        self.statements = self._written(None)
+        self._try_out()
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def _look(self) -> list[Column]:
+        """The columns; raises if they are not what the consumer needs."""
+        consumer = self._consumer
+        look = self._store.statements(*self._sources, words=_NOTHING)
+        with self._store.reading() as session:
+            db = session.using(look)
+            found = [Column(name, kind, bool(is_key)) for name, kind, is_key in self._columns_of(db)]
+            if not found:
+                raise ConfigurationError(
+                    f"consumer {consumer.name!r}: there is no table {'.'.join(consumer.table)} in this "
+                    "database; create it first"
+                )
+            unique = {row[0] for row in db.rows("unique_columns", table=self._name_for_looks)}
+        if self.dialect_name == "sqlite" and sum(column.is_key for column in found) == 1:
+            unique |= {column.name for column in found if column.is_key}
+        self._check(found, unique)
+        return found
+
+    @property
+    def _name_for_looks(self) -> str:
+        parts = self._consumer.table
+        return ".".join(map(names.quoted, parts)) if self.dialect_name == "postgresql" else parts[-1]
+
+    def _columns_of(self, db: Session) -> list[Any]:
+        parts = self._consumer.table
+        if self.dialect_name == "sqlite" and len(parts) == 2:
+            return db.rows("table_columns_in", table=parts[1], schema=parts[0])
+        return db.rows("table_columns", table=self._name_for_looks)
+
+    def _check(self, found: list[Column], unique: set[str]) -> None:
+        consumer = self._consumer
+        there = {column.name: column.type for column in found}
+        place = ".".join(consumer.table)
+        for what, name in consumer.needed():
+            if name not in there:
+                raise ConfigurationError(
+                    f"consumer {consumer.name!r}: {what}={name!r}, but {place} has no such column; it has: "
+                    f"{', '.join(there)}"
+                )
+        if consumer.key not in unique:
+            raise ConfigurationError(
+                f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
+                "primary key, or a column with a unique index of its own"
+            )
+        if not isinstance(consumer.form, StateForm):
+            return
+        kind = there[consumer.form.column]
+        if not self._dialect.state_type(kind):
+            raise ConfigurationError(
+                f"consumer {consumer.name!r}: state={consumer.form.column!r} is of type {kind}; it must be "
+                f"{self._dialect.wanted_state}, for it holds one JSON object"
+            )
+
+    def _try_out(self) -> None:
+        consumer = self._consumer
+        what = f"where={consumer.where!r}"
+        try:
+            with self._store.reading() as db:
+                tx = db.using(self.statements)
+                tx.rows("try_condition")
+                status = getattr(consumer.form, "status", None)
+                if status is not None and "try_word" in self.statements:
+                    what = f"{status!r}"
+                    for word in (status.due, status.running, status.done, status.failed):
+                        tx.rows("try_word", word=word)
+        except StoreError as error:
+            raise ConfigurationError(
+                f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
+            ) from error
+        self.look_for_index()
+
+    def look_for_index(self) -> None:
+        """Use the index if it is there, and fits what the consumer is by now."""
+        look = self._store.statements(*self._sources, words=_NOTHING)
+        with self._store.reading() as db:
+            there = db.using(look).row("index_there", table=self._name_for_looks, name=self._consumer.index)
+        self.has_index = there is not None
+        if self.has_index and self._dialect.hints:
+            self.statements = self._written(None)
+            try:
+                with self._store.reading() as db:
+                    db.using(self.statements).rows("look_free", consumer=self._consumer.name)
+            except StoreError:  # it was made for another condition or order
+                self.has_index = False
+                self.statements = self._written(None)
+
+    # -- writing the statements ------------------------------------------------------------------
+
+    def on(self, style: str) -> Queries:
+        """The statements for a borrowed connection."""
+        return self._written(style)
+
+    def _written(self, style: str | None) -> Queries:
+        consumer = self._consumer
+        by_index = (
+            f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
+        )
+        words = {
+            **consumer.form.words(self._stamp),
+            "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
+            "ready": "{indexed} AND «t».«key» IS NOT NULL",
+            "by_index": by_index,
+            "beyond": "{beyond_key}" if consumer.order == consumer.key else "{beyond_pair}",
+        }
+        written = self._store.statements(*self._sources, words=words, style=style)
+        theirs = self._theirs()
+        self.indexes = self._indexes(written, theirs)
+        # A percent sign means something to some drivers, wherever it stands.
+        percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
+        theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
+        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
+        create = {
+            f"create {name}": statement.replace("%", percent) for name, statement in self.indexes.items()
+        }
+        return Queries(filled | create)
+
+    def _stamp(self, column: str) -> tuple[str, str]:
+        """What writes the time of day into that column, and what asks whether it is older than :age."""
+        kind, quoted = self._types[column], names.quoted(column)
+        for fits, now, older in self._dialect.stamps:
+            if fits(kind):
+                return now, older.replace("{0}", quoted)
+        raise AssertionError(kind)
+
+    def _indexes(self, written: Mapping[str, str], theirs: dict[str, str]) -> dict[str, str]:
+        """What each of the consumer's indexes is created with, by name."""
+        consumer, form = self._consumer, self._consumer.form
+        place = (consumer.position, written["index_condition"])
+        found = {consumer.index: self._index(consumer.index, *place, theirs)}
+        if isinstance(form, StateForm):  # small, and shared by all consumers of the table
+            name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
+            found[name] = self._index(name, (consumer.key,), written["broken"], theirs)
+        elif isinstance(form, StatusForm) and form.status.stale_after is not None:
+            name, since = f"rowlock_{consumer.name}_running", str(form.status.started_at)
+            running = f"«status» = {literal(form.status.running)}"
+            found[name] = self._index(name, (since,), running, theirs)
+        return found
+
+    def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
+        """What creates an index, for whoever may."""
+        direction = " DESC" if self._consumer.descending else ""
+        listed = ", ".join(f"{names.quoted(column)}{direction}" for column in columns)
+        condition = _MARK.sub(lambda match: theirs[match[1]], condition)
+        return (
+            f"{self._dialect.create} {names.quoted(name)} ON {theirs['table']} ({listed}) WHERE {condition}"
+        )
+
+    def _theirs(self) -> dict[str, str]:
+        """The user's names, quoted, and the user's own condition."""
+        consumer = self._consumer
+        parts = [names.quoted(part) for part in consumer.table]
+        direction = " DESC" if consumer.descending else ""
+        return {
+            "table": ".".join(parts),
+            "t": parts[-1],
+            "key": names.quoted(consumer.key),
+            "key_type": self._types[consumer.key],
+            "order": names.quoted(consumer.order),
+            "order_type": self._types[consumer.order],
+            "ordering": ", ".join(
+                f"{parts[-1]}.{names.quoted(name)}{direction}" for name in consumer.position
+            ),
+            "beyond": "<" if consumer.descending else ">",
+            "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            **consumer.form.theirs(),
+            "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
+            "iso": "%Y-%m-%d %H:%M:%f",
+            # On lines of its own: it may end in a comment.
+            "where": f"(\n{consumer.where}\n)",
+        }
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are handed over."""
+        return self._consumer.columns or tuple(self._types)
+
+    def create_indexes(self) -> None:
+        """Create them, unless they are there."""
+        open_session = self._store.writing if self._dialect.hints else self._store.reading
+        for name in self.indexes:
+            with open_session() as db:
+                db.using(self.statements).run(f"create {name}")
+        self.look_for_index()
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def loaded(self, values: tuple[Any, ...]) -> list[Any]:
+        """The values of the columns, as the database's driver gives them to anybody."""
+        load = self._dialect.load
+        if not load:
+            return list(values)
+        return [
+            load[kind](value) if (kind := self._types[name]) in load else value
+            for name, value in zip(self.columns, values, strict=True)
+        ]

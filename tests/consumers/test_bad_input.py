@@ -1,0 +1,202 @@
+"""What a consumer says to tables, columns and names that it cannot work with."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from rowlock import ConfigurationError, JobContext, Retry, Rowlock
+from rowlock.consumers import Row
+from tests.consumers.lab import Lab, store_of
+
+
+def work(recording: Row) -> None:
+    """A consumer's function that does nothing."""
+
+
+def check(lab: Lab, **chosen: Any) -> None:
+    app = lab.app()
+    options = {"table": lab.table, "state": "analysis_state", **chosen}
+    app.consumer("birdnet", **options)(work)
+    store_of(app, "birdnet").table  # noqa: B018 - looks at the user's table
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"table": "nowhere"}, "there is no table nowhere"),
+        ({"key": "nothing"}, "key='nothing', but"),
+        ({"state": "nothing"}, "state='nothing', but"),
+        ({"order_by": "nothing DESC"}, "order_by='nothing', but"),
+        ({"columns": ["id", "nothing"]}, "columns='nothing', but"),
+        ({"key": "path"}, "key='path' is not unique"),
+        ({"state": "time"}, "state='time' is of type"),
+        ({"where": "path = ("}, "where='path = \\(' does not work"),
+        ({"where": "nothing = 1"}, "where='nothing = 1' does not work"),
+        ({"where": "1 = 1) OR (1 = 1; DROP TABLE recordings"}, "does not work"),
+    ],
+)
+def test_what_the_table_does_not_have_is_named(lab: Lab, chosen: dict[str, Any], words: str) -> None:
+    lab.create(1)
+    with pytest.raises(ConfigurationError, match=words):
+        check(lab, **chosen)
+    assert len(lab.states()) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "bird net", 'bird"net', "bird'net", "bird.net", "$", "a" * 41, "1st", "vögel", 3, "x]", "a%b"],
+)
+def test_a_name_that_is_no_plain_json_key_is_refused(app: Rowlock, name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="JSON key"):
+        app.consumer(name, table="recordings", state="s")(work)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("table", "a.b.c"),
+        ("table", ""),
+        ("table", "rowlock_jobs"),
+        ("table", "x\x00y"),
+        ("key", "a%b"),
+        ("key", ""),
+        ("state", "a:b"),
+        ("state", "x" * 64),
+        ("order_by", "a\\b"),
+        ("columns", "id"),
+        ("columns", []),
+        ("columns", ["a{b}"]),
+        ("where", ""),
+        ("where", 5),
+        ("timeout", 0),
+        ("pool", "fiber"),
+        ("pool", "async"),
+        ("retry", 3),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_where_it_is_written(
+    app: Rowlock, option: str, value: Any
+) -> None:
+    options = {"table": "recordings", "state": "s", option: value}
+    with pytest.raises(ConfigurationError, match=option):
+        app.consumer("birdnet", **options)(work)
+
+
+def test_a_function_takes_one_row(app: Rowlock) -> None:
+    def two(recording: Row, other: Row) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="one argument"):
+        app.consumer("birdnet", table="recordings", state="s")(two)
+
+
+def test_names_with_quotes_and_spaces_are_quoted(lab: Lab) -> None:
+    text = "TEXT" if lab.is_sqlite else "jsonb"
+    table = f'{lab.prefix}"my ""odd"" table"'
+    lab.execute(
+        f'CREATE TABLE {table} ("the key" INTEGER PRIMARY KEY, "it\'s" {text}, '
+        '"when; DROP" INTEGER, "select" TEXT)'
+    )
+    lab.execute(
+        f'INSERT INTO {table} ("the key", "when; DROP", "select") VALUES (1, 2, ?), (2, 1, ?)', ("a", "b")
+    )
+    app, seen = lab.app(), []
+
+    @app.consumer(
+        "birdnet",
+        table=f'{lab.prefix}my "odd" table',
+        key="the key",
+        state="it's",
+        order_by="when; DROP",
+        where="\"select\" <> 'x%y'",
+        retry=Retry(max_attempts=2, base=0.0),
+    )
+    def birdnet(ctx: JobContext, row: Row) -> None:
+        seen.append(row["select"])
+        if ctx.attempt == 1:
+            raise OSError
+        with ctx.transaction():
+            pass
+
+    store_of(app, "birdnet").table.create_indexes()
+    app.consume("birdnet", until_empty=True, concurrency=1)
+    assert sorted(seen) == ["a", "a", "b", "b"]
+    assert lab.execute(f'SELECT count(*) FROM {table} WHERE "it\'s" IS NULL') == [(0,)]
+
+
+def test_a_state_that_is_no_object_is_reported_and_skipped(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.create(6)
+    broken = {2: "[1, 2]", 4: '"text"', 5: "7"} | ({6: "{oops"} if lab.is_sqlite else {})
+    for key, state in broken.items():
+        lab.set_state(key, state)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
+    store_of(app, "birdnet").table.create_indexes()
+    with caplog.at_level(logging.ERROR, "rowlock.consumer"):
+        done = app.consume("birdnet", until_empty=True)
+    assert done.completed == 6 - len(broken)
+    (line,) = [record.getMessage() for record in caplog.records if "JSON object" in record.getMessage()]
+    assert all(str(key) in line for key in broken)
+    for key, state in broken.items():
+        found = lab.execute(f"SELECT CAST(analysis_state AS TEXT) FROM {lab.table} WHERE id = {key}")
+        assert found == [(state,)]
+    assert lab.claims() == []
+
+
+def test_a_user_may_still_insert_malformed_json_when_the_index_is_there(lab: Lab) -> None:
+    if not lab.is_sqlite:
+        pytest.skip("jsonb refuses it by itself")
+    lab.create(1)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
+    store_of(app, "birdnet").table.create_indexes()
+    lab.execute("INSERT INTO recordings (id, analysis_state) VALUES (9, '{oops')")
+    lab.set_state(1, "oops]")
+    assert app.consume("birdnet", until_empty=True).completed == 0
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_row_that_is_deleted_while_it_is_worked_on_leaves_nothing_behind(
+    lab: Lab, in_transaction: bool
+) -> None:
+    lab.create(2)
+    app = lab.app()
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state")
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        if recording.id == 1:
+            lab.execute(f"DELETE FROM {lab.table} WHERE id = 1")
+        if in_transaction:
+            with ctx.transaction() as tx:
+                lab.detect(tx, recording.id, "birdnet")
+
+    app.consume("birdnet", until_empty=True, concurrency=1)
+    assert lab.marks("birdnet") == {2: True}
+    assert lab.detections() == ([("2", "birdnet")] if in_transaction else [])
+    assert lab.claims() == []
+
+
+def test_a_row_that_is_deleted_while_it_waits_to_be_tried_again_is_forgotten(lab: Lab) -> None:
+    lab.create(2)
+    app = lab.app()
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(base=3600.0))
+    def birdnet(recording: Row) -> None:
+        raise OSError
+
+    app.consume("birdnet", until_empty=True)
+    assert len(lab.claims()) == 2
+    lab.execute(f"DELETE FROM {lab.table} WHERE id = 1")
+    lab.set_state(2, '{"birdnet": true}')
+    app.consume("birdnet", until_empty=True)
+    assert lab.claims() == []
+
+
+def test_an_unknown_consumer_is_named(app: Rowlock) -> None:
+    app.consumer("birdnet", table="recordings", state="s")(work)
+    with pytest.raises(LookupError, match="birdnet"):
+        app.consume("batdetect")

@@ -1,0 +1,96 @@
+"""That a claim reads only the index of what is due, without ANALYZE and whatever the number of done rows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rowlock.consumers import Row
+from rowlock.job import Want
+from tests.consumers.lab import Lab, store_of
+from tests.stores.steps import worker as register
+
+
+def work(recording: Row) -> None:
+    """A consumer's function that does nothing."""
+
+
+def plan(lab: Lab, store: Any, name: str) -> str:
+    values = {
+        "consumer": "birdnet",
+        "worker": "w",
+        "count": 4,
+        "mark_order": "5",
+        "mark_key": "5",
+        "now": None,
+        "mono": 0.0,
+        "alone_least": 0,
+        "alone_most": 60,
+    }
+    statement = store.table.statements[name]
+    if lab.is_sqlite:
+        connection = lab.connect()
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        connection.close()
+        return "\n".join(str(row[-1]) for row in rows)
+    connection = lab.connect()
+    with connection.transaction():
+        connection.execute(store.table.statements["consumer_facts"], {**values, "queue": ""})
+        rows = connection.execute(f"EXPLAIN {statement}", values).fetchall()
+    connection.close()
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["take_free", "take_free_beyond", "look_free"])
+@pytest.mark.parametrize("where", [None, "path IS NOT NULL AND id > 0"])
+def test_a_claim_reads_the_index_of_what_is_due(lab: Lab, name: str, where: str | None) -> None:
+    lab.create(3000)
+    mark = '\'{"birdnet": true, "other": 1}\''
+    lab.execute(f"UPDATE {lab.table} SET analysis_state = {mark} WHERE id <= 2990")
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time", where=where)(work)
+    store = store_of(app, "birdnet")
+    store.table.create_indexes()
+    found = plan(lab, store, name)
+    assert "rowlock_birdnet_due" in found
+    assert not re.search(r"SCAN recordings(?! USING INDEX)|Seq Scan on recordings|Sort|TEMP B-TREE", found), (
+        found
+    )
+    assert re.search(r"\(consumer=\? AND row_key=\?\)|Index Cond: \(\(consumer = .*AND \(row_key", found), (
+        found
+    )
+    # And it takes what is due, in order.
+    claims = store.exchange(register(app.store, "w"), want=Want(count=20)).claims
+    assert [claim.unique_key for claim in claims] == [str(n) for n in range(2991, 3001)]
+
+
+def test_an_index_that_was_made_for_another_condition_is_not_insisted_on(lab: Lab) -> None:
+    lab.create(5)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", where="id > 3")(work)
+    store_of(app, "birdnet").table.create_indexes()
+    other = lab.app()
+    other.consumer("birdnet", table=lab.table, state="analysis_state", where="id > 2")(work)
+    assert other.consume("birdnet", until_empty=True).completed == 3
+
+
+def test_claims_go_on_from_the_last_row_and_sweep_from_the_first(lab: Lab) -> None:
+    lab.create(4)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time")(work)
+    store = store_of(app, "birdnet")
+    worker = register(app.store, "w")
+
+    def take(count: int) -> list[str]:
+        return [str(claim.unique_key) for claim in store.exchange(worker, want=Want(count=count)).claims]
+
+    assert take(2) == ["1", "2"]
+    lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (90, -1.0)")
+    store._sweep_at = float("inf")
+    assert take(1) == ["3"]  # beyond the last one
+    store._sweep_at = 0.0
+    assert take(2) == ["90", "4"]  # the sweep finds what came before it
+    lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (91, -1.0)")
+    assert take(5) == ["91"]
