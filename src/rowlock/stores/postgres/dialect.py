@@ -88,7 +88,11 @@ _PACKAGE = "rowlock.stores.postgres"
 
 
 _PLAIN = {
-    **{"queue": "", "order": "position", "turn": "{turn_all}", "done": "", "awake": ""},
+    "queue": "",
+    "order": "position",
+    "turn": "{turn_all}",
+    "done": "",
+    "awake": "",
     "started": "{started_if_slow}",
 }
 
