@@ -57,16 +57,16 @@ def workers(
         show.console(stderr=True).print(f"no workers{hint}", soft_wrap=True)
         return
     wide = ("host", "pid", "version") if show.console().width >= _WIDE else ()
-    columns = ("worker", "status", "running", "ahead", "strategy", "last beat", *wide, "queues")
+    columns = ("worker", "status", "running", "strategy", "last beat", *wide, "ahead", "queues")
     rows = (
         (
             show.safe(one.id),
             show.styled(status(one)),
             f"{one.running}/{one.concurrency}",
-            _ahead(one),
             one.strategy,
             f"{show.duration((show.now() - one.beat_at).total_seconds())} ago",
             *((show.safe(one.host), str(one.pid), show.safe(one.version)) if wide else ()),
+            _ahead(one),
             show.safe(", ".join(one.queues) or "all"),
         )
         for one in records
