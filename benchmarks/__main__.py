@@ -21,6 +21,7 @@ _SQLITE = (
     "claims",
     "drain_one_at_a_time",
     "drain",
+    "consumers",
     "idle",
     "import_time",
     "wakeup",
