@@ -23,6 +23,7 @@ _SQLITE = (
     "drain",
     "mixed",
     "processes",
+    "consumers",
     "idle",
     "import_time",
     "wakeup",

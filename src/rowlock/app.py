@@ -21,8 +21,9 @@ from rowlock.retry import Retry
 from rowlock.task import Task
 
 if TYPE_CHECKING:
-    from rowlock.consumers import Consumer, ConsumerHost
+    from rowlock.consumers.consumer import Consumer
     from rowlock.consumers.forms import Status
+    from rowlock.consumers.host import ConsumerHost
     from rowlock.insights import Stats
     from rowlock.polling.poller import Poller
     from rowlock.running.context import JobContext
@@ -163,7 +164,7 @@ class Rowlock:
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
-            from rowlock.consumers import Consumer
+            from rowlock.consumers.consumer import Consumer
 
             made = Consumer(
                 function,
@@ -195,7 +196,7 @@ class Rowlock:
 
     def consumer_host(self, name: str) -> ConsumerHost:
         """A consumer with what a worker needs to run it."""
-        from rowlock.consumers import ConsumerHost
+        from rowlock.consumers.host import ConsumerHost
 
         if name not in self._consumers:
             self.load_tasks()

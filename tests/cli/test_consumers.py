@@ -48,15 +48,47 @@ def test_consume_works_on_the_rows_of_a_table(rowlock: CommandLine, lab: sqlite3
 
 def test_the_indexes_are_printed_or_created(rowlock: CommandLine, lab: sqlite3.Connection) -> None:
     printed = rowlock("consumers", "init", "--sql", *APP)
-    assert printed.out.count("CREATE INDEX IF NOT EXISTS") == 2
+    assert printed.out.count("CREATE INDEX IF NOT EXISTS") == 3
     names = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'recordings' ORDER BY name"
     assert lab.execute(names).fetchall() == []
     lab.executescript(printed.out)  # what is printed can be run
     assert rowlock("consumers", *APP, "init").code == 0
-    assert lab.execute(names).fetchall() == [
-        ("rowlock_birdnet_due",),
-        ("rowlock_recordings_analysis_state_broken",),
+    assert [name for (name,) in lab.execute(names)] == [
+        "rowlock_birdnet_due",
+        "rowlock_birdnet_failed",
+        "rowlock_recordings_analysis_state_broken",
     ]
+
+
+def test_consumers_shows_how_they_stand_and_retry_clears_failures(
+    rowlock: CommandLine, lab: sqlite3.Connection
+) -> None:
+    before = rowlock("consumers", "--json", *APP).json[0]
+    assert (before["due"], before["done"], before["failed"], before["oldest_due"]) == (3, 0, 0, 1)
+    rowlock("consume", "lab:app", "birdnet", "--until-empty")
+    lab.execute("INSERT INTO recordings (path, analysis_state) VALUES ('x', '{oops')")
+    shown = rowlock("consumers", *APP)
+    header, line = shown.out.splitlines()
+    assert header.split()[:5] == ["consumer", "table", "due", "in", "flight"]
+    assert line.split()[:7] == ["birdnet", "recordings", "0", "0", "0", "~2", "1"]
+    assert "birdnet has no index" in shown.err
+    assert "skips 1 rows" in shown.err
+    exact = rowlock("consumers", "--json", "--exact", *APP).json[0]
+    assert (exact["done"], exact["done_is_exact"], exact["failed"], exact["broken"]) == (2, True, 1, 1)
+
+    doctor = rowlock("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
+    said = [one for one in doctor["findings"] if one["check"] == "consumer birdnet"]
+    assert [one["level"] for one in said] == ["warning", "warning", "note"]
+    assert "SCAN recordings" in said[0]["message"]
+    assert said[0]["advice"] == "create it: rowlock consumers init"
+
+    assert "--failed" in rowlock.refused("consumers", "retry", "birdnet", *APP, code=2)
+    assert rowlock("consumers", "retry", "birdnet", "--failed", *APP).out == "birdnet: 1 row is due again\n"
+    assert rowlock("consumers", "--json", *APP).json[0]["due"] == 1
+    rowlock("consumers", "init", *APP)
+    doctor = rowlock("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
+    said = [one for one in doctor["findings"] if one["check"] == "consumer birdnet"]
+    assert said[0]["level"] == "ok"
 
 
 def test_what_is_missing_is_said_in_one_line(rowlock: CommandLine, lab: sqlite3.Connection) -> None:

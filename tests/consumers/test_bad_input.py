@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, JobContext, Retry, Rowlock
-from rowlock.consumers import Row
+from rowlock.consumers.row import Row
 from tests.consumers.lab import Lab, store_of
 
 

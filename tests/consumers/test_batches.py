@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
-from rowlock.consumers import Row
+from rowlock.consumers.row import Row
 from rowlock.job import Ending, Want
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.consumers import Row
+from rowlock.consumers.row import Row
 from rowlock.job import Want
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rowlock import Fail, JobContext, Outcome, Retry, RetryLater, Rowlock, resident
-from rowlock.consumers import Consumer, Row
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.row import Row
 from rowlock.job import Want
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually

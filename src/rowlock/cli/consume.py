@@ -11,8 +11,8 @@ import typer
 
 from rowlock import Rowlock
 from rowlock.cli import show, target
-from rowlock.cli.failing import USAGE, CommandFailed
-from rowlock.cli.options import examples
+from rowlock.cli.failing import USAGE, CommandFailed, note
+from rowlock.cli.options import Json, examples
 from rowlock.cli.work import configure_logs, run_worker
 from rowlock.consumers import overview
 from rowlock.running.worker import STOP_GRACE
@@ -118,14 +118,63 @@ def consume(
 
 
 @consumers_commands.callback()
-def consumers(context: typer.Context, app: App = None) -> None:
-    """Show the consumers of an app."""
+def consumers(
+    context: typer.Context,
+    app: App = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Count what is done, which reads the whole table.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show how the consumers of an app stand: due, in flight, done, failed, oldest due, rate and lag."""
     if context.invoked_subcommand is not None:
         context.obj = app
         return
-    rowlock = _with_consumers(app)
-    for name in rowlock.consumers:
-        show.say(show.safe(name))
+    records = overview.records(_with_consumers(app), exact)
+    if json:
+        show.print_json(records)
+        return
+    numbers = ("due", "in flight", "waiting", "done", "failed", "per minute", "lag")
+    rows = (
+        (
+            show.safe(record.name),
+            show.safe(record.table),
+            str(record.due),
+            str(record.in_flight),
+            str(record.waiting),
+            f"{'' if record.done_is_exact else '~'}{record.done}",
+            str(record.failed),
+            f"{record.per_minute:g}",
+            "" if record.lag is None else show.duration(record.lag),
+            show.safe("" if record.oldest_due is None else str(record.oldest_due)),
+        )
+        for record in records
+    )
+    show.out(show.table(("consumer", "table", *numbers, "oldest due"), rows, right=numbers))
+    for record in records:
+        if not record.has_index:
+            note(f"{record.name} has no index, so all of this was counted row by row: rowlock consumers init")
+        if record.broken:
+            note(f"{record.name} skips {record.broken} rows whose state is no JSON object")
+
+
+@consumers_commands.command(
+    "retry", epilog=examples("rowlock consumers retry birdnet --failed --app lab:app")
+)
+def retry(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")],
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Make the rows due again that are out of attempts.")
+    ] = False,
+    app: App = None,
+) -> None:
+    """Clear the failures of a consumer, so that these rows are worked on again."""
+    if not failed:
+        raise CommandFailed("what should be tried again? Write --failed for all rows that failed", USAGE)
+    host = _with_consumers(app or context.obj).consumer_host(name)
+    cleared = overview.retry_failed(host)
+    show.say(show.safe(f"{name}: {cleared} {'row is' if cleared == 1 else 'rows are'} due again"))
 
 
 @consumers_commands.command(
@@ -138,7 +187,7 @@ def init(
     ] = False,
     app: App = None,
 ) -> None:
-    """Create the indexes that make claims cheap, one or two for each consumer; existing ones are kept."""
+    """Create the indexes that make claims and counts cheap; existing ones are kept."""
     rowlock = _with_consumers(app or context.obj)
     for name in rowlock.consumers:
         host = rowlock.consumer_host(name)

@@ -90,6 +90,10 @@ def doctor(database: Database = None, json: Json = False) -> None:
     """Check the database, the jobs and the workers; exit code 1 if something needs doing."""
     app = target.queue_at(database)
     findings = insights.doctor(app.store)
+    if app.consumers:
+        from rowlock.consumers import overview
+
+        findings += overview.findings(app)
     bad = [one for one in findings if one.level in ("warning", "error")]
     if json:
         show.print_json({"healthy": not bad, "findings": findings})

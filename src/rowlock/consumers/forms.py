@@ -62,7 +62,7 @@ class StateForm:
         return [("state", self.column)]
 
     def words(self, stamp: Stamp) -> dict[str, str]:
-        pieces = ("due", "markable", "marked", "broken")
+        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
         return {name: f"{{{name}_state}}" for name in pieces} | _NOTHING
 
     def theirs(self) -> dict[str, str]:
@@ -150,6 +150,11 @@ class StatusForm:
         return {
             "due": f"«status» = {literal(status.due)}",
             "markable": "«status» = {now_running}",
+            "row_failed": f"«status» = {literal(status.failed)}",
+            "row_done": f"«status» = {literal(status.done)}",
+            "row_cleared": ", ".join(
+                ["«status» = {now_due}", *(["«error» = :error"] if status.error else [])]
+            ),
             "broken": "false",
             "row_taken": ", ".join(taking),
             "row_given_back": ", ".join(giving_back),

@@ -1,20 +1,65 @@
-"""What people and front ends ask of a consumer: its indexes, and how its table stands.
+"""What people and front ends ask of consumers: how they stand, which indexes they need, what is wrong.
 
-Short reads; nothing here is on the way of a row.
+Short reads (and the operator's retry); nothing here is on the way of a row.
 """
 
 from __future__ import annotations
 
-from typing import cast
+import time
+from typing import Any, Protocol, cast
 
+import msgspec
+
+from rowlock.consumers.consumer import wake_name
 from rowlock.consumers.host import ConsumerHost
 from rowlock.consumers.store import ConsumerStore
 from rowlock.consumers.table import Table
+from rowlock.errors import RowlockError
+from rowlock.insights.finding import Finding
+from rowlock.stores.sql import SqlStore
+
+_RATE_MINUTES = 5
+_FIRST_TIME = 1e9  # smaller numbers are no Unix seconds, but something else that rows are ordered by
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer stands; `done` is about right only, unless it was counted."""
+
+    name: str
+    table: str
+    due: int  # and not in flight
+    in_flight: int
+    waiting: int  # to be tried again; these are due, too
+    done: int
+    done_is_exact: bool
+    failed: int
+    broken: int
+    oldest_due: Any = None  # the first of them, by what the consumer orders by
+    lag: float | None = None  # seconds since then, if that is a time
+    per_minute: float = 0.0  # rows ended, over the last minutes
+    has_index: bool = False
+
+
+class App(Protocol):
+    """What the overview needs of an app."""
+
+    @property
+    def consumers(self) -> Any:
+        """The registered consumers by name."""
+        ...
+
+    def consumer_host(self, name: str) -> ConsumerHost:
+        """A consumer with its store."""
+        ...
+
+
+def _store(host: ConsumerHost) -> ConsumerStore:
+    return cast("ConsumerStore", host.store)
 
 
 def table_of(host: ConsumerHost) -> Table:
     """The consumer's table, looked at and checked."""
-    return cast("ConsumerStore", host.store).table
+    return _store(host).table
 
 
 def check(host: ConsumerHost) -> None:
@@ -35,3 +80,92 @@ def index_names(host: ConsumerHost) -> list[str]:
 def create_indexes(host: ConsumerHost) -> None:
     """Create those that are missing."""
     table_of(host).create_indexes()
+
+
+def records(app: App, exact: bool = False) -> list[ConsumerRecord]:
+    """How each consumer of the app stands; `exact` also counts what is done, which reads the whole table."""
+    return [record(app.consumer_host(name), exact) for name in sorted(app.consumers)]
+
+
+def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:
+    """How one consumer stands. With its indexes it costs what is due and failed, not what is done."""
+    consumer, table = host.consumer, table_of(host)
+    ground = cast("SqlStore", _store(host).underlying)
+    with ground.reading() as session:
+        tx = session.using(table.statements)
+        ready = tx.row("count_ready")[0]
+        in_flight, waiting = tx.row("count_claims", consumer=consumer.name)
+        failed = tx.row("count_failed_rows")[0]
+        broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
+        oldest = tx.row("oldest", consumer=consumer.name)
+        total = tx.row("count_done" if exact else "count_all", table=table.name_for_looks)[0]
+        now = tx.now
+    held = in_flight or 0
+    due = ready if consumer.form.holds else max(0, ready - held)
+    at, seconds = oldest if oldest is not None else (None, None)
+    lag = max(0.0, now - seconds) if seconds is not None and seconds > _FIRST_TIME else None
+    return ConsumerRecord(
+        name=consumer.name,
+        table=".".join(consumer.table),
+        due=due,
+        in_flight=held,
+        waiting=waiting or 0,
+        done=int(total) if exact else max(0, int(total) - due - held - failed - broken),
+        done_is_exact=exact,
+        failed=failed,
+        broken=broken,
+        oldest_due=at,
+        lag=lag,
+        per_minute=_rate(host),
+        has_index=table.has_index,
+    )
+
+
+def _rate(host: ConsumerHost) -> float:
+    """Rows ended per minute, over the last few that are complete."""
+    minute = int(time.time() // 60)
+    found = [
+        one
+        for one in _store(host).underlying.minutes(minute - _RATE_MINUTES)
+        if one.queue == host.consumer.queue and one.minute < minute
+    ]
+    return sum(one.completed + one.failed for one in found) / _RATE_MINUTES
+
+
+def retry_failed(host: ConsumerHost) -> int:
+    """Make the rows due again that ran out of attempts; returns how many."""
+    ground, form = cast("SqlStore", _store(host).underlying), host.consumer.form
+    with ground.writing() as session:
+        cleared = session.using(table_of(host).statements).run("clear_failed", error=None, **form.always())
+    ground.wake_readers(wake_name(".".join(host.consumer.table)))
+    return cleared
+
+
+def findings(app: App) -> list[Finding]:
+    """What a doctor says about the app's consumers."""
+    return [one for name in sorted(app.consumers) for one in _findings(name, app.consumer_host(name))]
+
+
+def _findings(name: str, host: ConsumerHost) -> list[Finding]:
+    what = f"consumer {name}"
+    try:
+        table = table_of(host)
+        plan = table.plan()
+        known = record(host)
+    except RowlockError as error:
+        return [Finding(what, "error", str(error), "mend the table or the consumer's options")]
+    found = []
+    if known.has_index:
+        found.append(Finding(what, "ok", f"claims use the index {host.consumer.index}"))
+    else:
+        message = (
+            f"its index {host.consumer.index} is missing or does not fit it; each claim does this: {plan}"
+        )
+        found.append(Finding(what, "warning", message, "create it: rowlock consumers init"))
+    if known.broken:
+        message = f"{known.broken} rows hold something else than a JSON object in its state, and are skipped"
+        found.append(Finding(what, "warning", message, "mend these cells: set them to NULL or to an object"))
+    if known.failed:
+        advice = f"again: rowlock consumers retry {name} --failed"
+        found.append(Finding(what, "note", f"{known.failed} rows are out of attempts", advice))
+    return found

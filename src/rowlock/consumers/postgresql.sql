@@ -37,6 +37,20 @@ jsonb_typeof(«state») IN ('object', 'null')
 -- fragment: broken_state
 («state» IS NOT NULL AND NOT {is_object})
 
+-- fragment: row_failed_state
+(jsonb_typeof(«state» -> '«name»' -> 'failed') IS NOT NULL)
+
+-- fragment: row_done_state
+(«state» ->> '«name»' IS NOT NULL AND jsonb_typeof(«state» -> '«name»' -> 'failed') IS NULL)
+
+-- fragment: row_cleared_state
+«state» = «state» - '«name»'
+
+-- As many as the server last counted; a table that it never counted is read.
+-- name: count_all
+SELECT CASE WHEN reltuples >= 0 THEN CAST(reltuples AS bigint) ELSE (SELECT count(*) FROM «table») END
+FROM pg_catalog.pg_class WHERE oid = to_regclass(:table)
+
 -- fragment: marked_state
 «state» = jsonb_set(CASE WHEN jsonb_typeof(«state») = 'object' THEN «state» ELSE CAST('{}' AS jsonb) END,
                     ARRAY['«name»'], CAST(:mark AS jsonb))

@@ -147,3 +147,29 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 
 -- name: index_condition
 {indexed}
+
+-- name: count_ready
+SELECT count(*) FROM «table» {by_index} WHERE {ready}
+
+-- name: count_claims
+SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
+FROM rowlock_consumer_claims WHERE consumer = :consumer
+
+-- name: count_failed_rows
+SELECT count(*) FROM «table» WHERE {row_failed}
+
+-- name: count_broken
+SELECT count(*) FROM «table» WHERE {broken}
+
+-- Reads the whole table.
+-- name: count_done
+SELECT count(*) FROM «table» WHERE {row_done}
+
+-- name: oldest
+SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} ORDER BY «ordering» LIMIT 1
+
+-- name: failed_condition
+{row_failed}
+
+-- name: clear_failed
+UPDATE «table» SET {row_cleared} WHERE {row_failed}

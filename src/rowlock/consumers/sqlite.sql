@@ -34,6 +34,19 @@ json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state�
 CASE WHEN «state» IS NULL THEN 0 WHEN NOT json_valid(«state») THEN 1
      ELSE json_type(«state») NOT IN ('object', 'null') END
 
+-- fragment: row_failed_state
+(«state» IS NOT NULL AND json_valid(«state») AND json_type(«state», '$."«name»".failed') IS NOT NULL)
+
+-- fragment: row_done_state
+(«state» IS NOT NULL AND json_valid(«state») AND json_extract(«state», '$."«name»"') IS NOT NULL
+ AND json_type(«state», '$."«name»".failed') IS NULL)
+
+-- fragment: row_cleared_state
+«state» = json_remove(«state», '$."«name»"')
+
+-- name: count_all
+SELECT count(*) FROM «table»
+
 -- fragment: marked_state
 «state» = json_set(CASE WHEN json_type(«state») = 'object' THEN «state» ELSE '{}' END, '$."«name»"', json(:mark))
 

@@ -26,7 +26,8 @@ _MARK = re.compile(r"«(\w+)»")
 _NOTHING = dict.fromkeys(
     (
         *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
-        *("row_given_back", "progress", "stale", "too_old"),
+        *("row_given_back", "progress", "stale", "too_old", "row_failed", "row_done", "row_cleared"),
+        *("order_seconds",),
     ),
     "",
 )
@@ -45,9 +46,9 @@ class Dialect(msgspec.Struct, frozen=True):
 
     state_type: Callable[[str], bool]
     wanted_state: str
-    stamps: tuple[
-        tuple[Callable[[str], bool], str, str], ...
-    ]  # by type: now as such a column, and "is older"
+    # By type: now as such a column, whether it is older than :age, and its Unix seconds.
+    stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
+    explain: str  # what shows the plan of a statement
     load: Mapping[str, Callable[[Any], Any]]  # by type: what the store's own reading of a value is made into
     hints: bool  # an index can be named in a statement, and should be
     create: str  # how an index is made without stopping the others
@@ -58,18 +59,22 @@ def _is(*words: str) -> Callable[[str], bool]:
     return lambda declared: any(word in declared.upper() for word in words)
 
 
+_EPOCH = "CAST(extract(epoch FROM {0}) AS double precision)"
+_UNKNOWN = "CAST(NULL AS double precision)"
 DIALECTS = {
     "sqlite": Dialect(
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
         stamps=(
-            (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}"),
+            (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
             (
                 lambda _: True,
                 "strftime('«iso»', {now}, 'unixepoch')",
                 "julianday({0}) < julianday({now-age}, 'unixepoch')",
+                "(julianday({0}) - 2440587.5) * 86400.0",
             ),
         ),
+        explain="EXPLAIN QUERY PLAN ",
         load={},
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
@@ -79,10 +84,22 @@ DIALECTS = {
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
         stamps=(
-            (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}"),
-            (_is("TIMESTAMP"), "timezone('UTC', {now})", "{0} < timezone('UTC', {now-age})"),
-            (lambda _: True, "extract(epoch FROM {now})", "{0} < extract(epoch FROM {now-age})"),
+            (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
+            (
+                _is("TIMESTAMP"),
+                "timezone('UTC', {now})",
+                "{0} < timezone('UTC', {now-age})",
+                _EPOCH.format("timezone('UTC', {0})"),
+            ),
+            (
+                _is("INT", "DOUBLE", "REAL", "NUMERIC"),
+                "extract(epoch FROM {now})",
+                "{0} < extract(epoch FROM {now-age})",
+                "CAST({0} AS double precision)",
+            ),
+            (lambda _: True, "CAST({now} AS text)", "CAST({0} AS timestamptz) < {now-age}", _UNKNOWN),
         ),
+        explain="EXPLAIN ",
         load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
             "json": lambda value: None if value is None else msgspec.json.decode(value),
@@ -123,14 +140,15 @@ class Table:
                     f"consumer {consumer.name!r}: there is no table {'.'.join(consumer.table)} in this "
                     "database; create it first"
                 )
-            unique = {row[0] for row in db.rows("unique_columns", table=self._name_for_looks)}
+            unique = {row[0] for row in db.rows("unique_columns", table=self.name_for_looks)}
         if self.dialect_name == "sqlite" and sum(column.is_key for column in found) == 1:
             unique |= {column.name for column in found if column.is_key}
         self._check(found, unique)
         return found
 
     @property
-    def _name_for_looks(self) -> str:
+    def name_for_looks(self) -> str:
+        """The table's name as the catalogues are asked for it."""
         parts = self._consumer.table
         return ".".join(map(names.quoted, parts)) if self.dialect_name == "postgresql" else parts[-1]
 
@@ -138,7 +156,7 @@ class Table:
         parts = self._consumer.table
         if self.dialect_name == "sqlite" and len(parts) == 2:
             return db.rows("table_columns_in", table=parts[1], schema=parts[0])
-        return db.rows("table_columns", table=self._name_for_looks)
+        return db.rows("table_columns", table=self.name_for_looks)
 
     def _check(self, found: list[Column], unique: set[str]) -> None:
         consumer = self._consumer
@@ -186,7 +204,7 @@ class Table:
         """Use the index if it is there, and fits what the consumer is by now."""
         look = self._store.statements(*self._sources, words=_NOTHING)
         with self._store.reading() as db:
-            there = db.using(look).row("index_there", table=self._name_for_looks, name=self._consumer.index)
+            there = db.using(look).row("index_there", table=self.name_for_looks, name=self._consumer.index)
         self.has_index = there is not None
         if self.has_index and self._dialect.hints:
             self.statements = self._written(None)
@@ -210,6 +228,7 @@ class Table:
         )
         words = {
             **consumer.form.words(self._stamp),
+            "order_seconds": self._seconds(),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
             "by_index": by_index,
@@ -225,21 +244,29 @@ class Table:
         create = {
             f"create {name}": statement.replace("%", percent) for name, statement in self.indexes.items()
         }
-        return Queries(filled | create)
+        return Queries(filled | create | {"explain": self._dialect.explain + filled["oldest"]})
 
     def _stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
         kind, quoted = self._types[column], names.quoted(column)
-        for fits, now, older in self._dialect.stamps:
+        for fits, now, older, _ in self._dialect.stamps:
             if fits(kind):
                 return now, older.replace("{0}", quoted)
         raise AssertionError(kind)
+
+    def _seconds(self) -> str:
+        """What the place in the line is as Unix seconds, if it is a time."""
+        kind = self._types[self._consumer.order]
+        epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
+        return epoch.replace("{0}", "«t».«order»")
 
     def _indexes(self, written: Mapping[str, str], theirs: dict[str, str]) -> dict[str, str]:
         """What each of the consumer's indexes is created with, by name."""
         consumer, form = self._consumer, self._consumer.form
         place = (consumer.position, written["index_condition"])
         found = {consumer.index: self._index(consumer.index, *place, theirs)}
+        failed = f"rowlock_{consumer.name}_failed"
+        found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
         if isinstance(form, StateForm):  # small, and shared by all consumers of the table
             name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
             found[name] = self._index(name, (consumer.key,), written["broken"], theirs)
@@ -286,6 +313,12 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """The columns that are handed over."""
         return self._consumer.columns or tuple(self._types)
+
+    def plan(self) -> str:
+        """How the database finds the next row, in its own words."""
+        with self._store.reading() as db:
+            rows = db.using(self.statements).rows("explain", consumer=self._consumer.name)
+        return "; ".join(str(row[-1]).strip() for row in rows)
 
     def create_indexes(self) -> None:
         """Create them, unless they are there."""

@@ -1,0 +1,111 @@
+"""Claims from a user's table in which nearly all rows are done; and rows beside jobs, both without work.
+
+A claim is timed with its durable commit, in a table whose index is there and which was never analysed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import time
+from pathlib import Path
+
+from benchmarks.apps import adding_app, calls
+from benchmarks.measure import Timing, in_turn, timed
+from benchmarks.report import Line, Setting, compared
+from rowlock import Rowlock
+from rowlock.consumers import overview
+from rowlock.consumers.row import Row
+from rowlock.consumers.store import ConsumerStore
+from rowlock.job import Ending, Want
+from rowlock.stores.base import Registration
+
+_SCENARIO = "consumers"
+_LESS_THAN = 0.002
+_AT_LEAST = 0.4
+_CREATE = "CREATE TABLE recordings (id INTEGER PRIMARY KEY, time REAL, path TEXT, analysis_state TEXT)"
+_FILL = """
+WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :rows)
+INSERT INTO recordings
+SELECT n, n, 'recording-' || n || '.wav', CASE WHEN n <= :done THEN '{"birdnet":true}' END FROM n
+"""
+
+
+def run(setting: Setting) -> list[Line]:
+    """Measure the scenario."""
+    return [_claims(setting), _throughput(setting)]
+
+
+def _table(path: Path, rows: int, done: int) -> Rowlock:
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE IF EXISTS recordings")
+        connection.execute(_CREATE)
+        connection.execute(_FILL, {"rows": rows, "done": done})
+    connection.close()
+    app = Rowlock(f"sqlite:///{path}")
+
+    @app.consumer("birdnet", table="recordings", state="analysis_state", order_by="time")
+    def birdnet(recording: Row) -> None:
+        pass
+
+    overview.create_indexes(app.consumer_host("birdnet"))
+    return app
+
+
+def _claims(setting: Setting) -> Line:
+    rows = setting.choose(1_000_000, 100_000)
+    app = _table(setting.folder / "claims.db", rows, rows - 1_000)
+    store = app.consumer_host("birdnet").store
+    assert isinstance(store, ConsumerStore)
+    worker = app.store.register(
+        Registration(
+            id="bench",
+            host="bench",
+            pid=1,
+            version="0",
+            queues=(),
+            tasks={},
+            strategy="FIFO",
+            concurrency=1,
+            lease=60.0,
+        )
+    )
+    seconds = []
+    for _ in range(setting.choose(900, 300)):
+        start = time.perf_counter()
+        (claim,) = store.exchange(worker, want=Want(count=1)).claims
+        seconds.append(time.perf_counter() - start)
+        store.exchange(worker, [claim.ended(Ending.COMPLETED)])
+    app.close()
+    p95 = statistics.quantiles(seconds, n=20)[-1]
+    return Line(
+        _SCENARIO,
+        f"claim at {rows:,} rows, 1,000 due",
+        f"p50 {statistics.median(seconds) * 1e3:.2f} ms, p95 {p95 * 1e3:.2f} ms",
+        f"p95 < {_LESS_THAN * 1e3:g} ms",
+        p95 < _LESS_THAN,
+        "with its durable commit",
+        {"p50": statistics.median(seconds), "p95": p95},
+    )
+
+
+def _throughput(setting: Setting) -> Line:
+    rows = setting.choose(10_000, 3_000)
+    jobs, task = adding_app(setting.folder / "jobs.db")
+    given = calls(rows)
+
+    def ours() -> Timing:
+        app = _table(setting.folder / "rows.db", rows, 0)
+        done: list[int] = []
+        timing = timed(lambda: done.append(app.consume("birdnet", until_empty=True).completed))
+        app.close()
+        assert done == [rows]
+        return timing
+
+    def baseline() -> Timing:
+        task.enqueue_many(given)
+        return timed(lambda: jobs.worker().run(until_empty=True))
+
+    comparison = in_turn(ours, baseline, pairs=setting.choose(12, 4))
+    jobs.close()
+    return compared(_SCENARIO, "speed, no-op jobs = 1", comparison, rows, _AT_LEAST)
