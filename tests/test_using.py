@@ -166,7 +166,9 @@ def test_what_is_no_connection_is_refused_at_once(app: Rowlock) -> None:
 
 def test_a_sleeping_worker_hears_of_the_commit(app: Rowlock, case: Case) -> None:
     with app.worker(concurrency=1, poll_interval=30.0).background() as worker:
-        eventually(lambda: worker.poller.consecutive_empty >= 2, message="the worker never slept")
+        # On PostgreSQL it says that it sleeps, and then looks once more.
+        looks = 1 if case.place.url.startswith("sqlite") else 2
+        eventually(lambda: worker.poller.consecutive_empty >= looks, message="the worker never slept")
         case.start()
         job = send_on(case, app, "ada")
         case.commit()
