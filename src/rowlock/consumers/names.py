@@ -43,7 +43,7 @@ def column(what: str, value: Any) -> str:
 
 def table(value: Any) -> tuple[str, ...]:
     """A table's name in parts: (name,), or (schema, name) of "schema.name"."""
-    parts = tuple(value.split(".")) if isinstance(value, str) else ()
+    parts: tuple[str, ...] = tuple(value.split(".")) if isinstance(value, str) else ()
     if not 1 <= len(parts) <= 2:
         raise ConfigurationError(f"table={value!r}: must be a table's name, or schema.name")
     for part in parts:

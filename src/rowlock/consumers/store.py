@@ -304,12 +304,13 @@ class ConsumerStore:
         for claim, _, failures, started_at in tx.rows(
             "held_rows", consumer=self._consumer.name, worker=holder
         ):
+            began: float = 0.0 if started_at is None else started_at
             charged = died and started_at is not None
             if charged and failures + 1 >= attempts:
                 error = f"its worker died under it; its budget of {attempts} attempts is used up"
                 outcomes.append(_ended(claim, Ending.FAILED, error=error, charge=True))
             elif charged:
-                survived = math.ceil(died_by - started_at) if died_by is not None else 1
+                survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
                 outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=True))
             else:

@@ -23,7 +23,7 @@ from rowlock.stores.sql import SqlStore
 _PACKAGE = "rowlock.consumers"
 _MARK = re.compile(r"«(\w+)»")
 # For looks at catalogues, where nothing of the user's is in the statements.
-_NOTHING = dict.fromkeys(
+_NOTHING: dict[str, str] = dict.fromkeys(
     (
         *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
         *("row_given_back", "progress", "stale", "too_old", "row_failed", "row_done", "row_cleared"),
