@@ -43,14 +43,14 @@ def column(what: str, value: Any) -> str:
 
 def table(value: Any) -> tuple[str, ...]:
     """A table's name in parts: (name,), or (schema, name) of "schema.name"."""
-    parts: tuple[str, ...] = tuple(value.split(".")) if isinstance(value, str) else ()
+    parts: list[str] = value.split(".") if isinstance(value, str) else []
     if not 1 <= len(parts) <= 2:
         raise ConfigurationError(f"table={value!r}: must be a table's name, or schema.name")
     for part in parts:
         column("table", part)
     if parts[-1].lower().startswith("rowlock_"):
         raise ConfigurationError(f"table={value!r}: rowlock's own tables are no place for a consumer")
-    return parts
+    return tuple(parts)
 
 
 def order(value: Any) -> tuple[str, bool]:
