@@ -44,8 +44,9 @@ venv: $(DEV) ## make the environment with all development tools
 demo: $(INSTALLED) ## run a small real workload on SQLite
 	@$(BIN)/rowlock demo $(ARGS)
 
+# More processes than cores: most of the time the tests wait for servers and child processes.
 test: $(DEV) ## run the whole suite with coverage
-	$(BIN)/python -m pytest -n 2 -m "not chaos" --cov $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m "not chaos" --cov $(ARGS)
 
 lint: $(DEV) ## check style, types and import directions
 	$(BIN)/ruff check .

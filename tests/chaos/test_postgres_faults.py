@@ -212,6 +212,7 @@ def test_nobody_is_declared_dead_for_an_outage_that_all_had(
     gone_for_all(own_postgres, tmp_path, rounds=chosen_size(5), lease=6.0)
 
 
+@pytest.mark.chaos
 def test_one_who_alone_lost_the_server_is_refused_when_it_is_back(
     proxy: Proxy, postgres_schema: str, tmp_path: Path
 ) -> None:
