@@ -50,9 +50,9 @@ class Proxy:
         """The URL of a database of the server, by way of this proxy."""
         return through(self.port, url)
 
-    def drop_reply_to_commit(self, times: int = 1) -> None:
+    def drop_reply_to_commit(self, times: int = 1, meanwhile: Callable[[], object] | None = None) -> None:
         """Cut the connection after the server has committed, before the client knows."""
-        self._faults.append(Fault(COMMIT, times, reaches_server=True))
+        self._faults.append(Fault(COMMIT, times, reaches_server=True, meanwhile=meanwhile))
 
     def drop_commit(self, times: int = 1, meanwhile: Callable[[], object] | None = None) -> None:
         """Cut the connection before the server has seen the COMMIT; until then something else may happen."""
@@ -143,6 +143,7 @@ class Link(threading.Thread):
         self._asked = 1
         self._answered = 0
         self._lost_answer: int | None = None
+        self._lost_by: Fault | None = None
 
     def run(self) -> None:
         answers = threading.Thread(target=self._carry_answers, name="proxy-answers", daemon=True)
@@ -189,14 +190,10 @@ class Link(threading.Thread):
             statement = self._about_to_run(kind, message[5:])
             fault = self._proxy.fault(statement) if statement is not None else None
             if fault and not fault.reaches_server:
-                if fault.meanwhile is not None:
-                    self._proxy.freeze()
-                    fault.meanwhile()
-                    self._proxy.thaw()
-                self._proxy.drop(self)
+                self._lose(fault)
                 return
             if fault and self._lost_answer is None:
-                self._lost_answer = self._asked + 1
+                self._lost_answer, self._lost_by = self._asked + 1, fault
             if kind in (b"Q", b"S", b"F"):
                 self._asked += 1
                 self._proxy.count()
@@ -209,13 +206,20 @@ class Link(threading.Thread):
                 lost = self._lost_answer is not None and self._answered + 1 >= self._lost_answer
                 if kind == b"Z":
                     self._answered += 1
-                    if lost:
-                        self._proxy.drop(self)
+                    if lost and self._lost_by is not None:
+                        self._lose(self._lost_by)
                         return
                 # "G" asks for the rows of a COPY: without it the statement would never end.
                 if not lost or kind == b"G":
                     self._pass(self._client, message)
         self._part()
+
+    def _lose(self, fault: Fault) -> None:
+        if fault.meanwhile is not None:
+            self._proxy.freeze()
+            fault.meanwhile()
+            self._proxy.thaw()
+        self._proxy.drop(self)
 
     def _about_to_run(self, kind: bytes, body: bytes) -> str | None:
         """The SQL that this message makes the server run; a prepared one runs when it is executed."""
