@@ -116,6 +116,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unique_until: str | None = None
     meta: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """True if it has nothing but what every job has."""
+        return self.unique_key is None and self.expires is None and self.meta is None
+
     def placed(self, now: float) -> tuple[State, float, float | None]:
         """Its first state, when it is due, and its deadline to start, if it is enqueued at `now`."""
         due = self.run_at if self.run_at is not None else now + (self.delay or 0.0)

@@ -85,11 +85,6 @@ class Hand:
         """How many jobs to claim now."""
         return min(one.prefetch.wanted(one.slow, one.quick) for one in self._stations.values())
 
-    @property
-    def full(self) -> bool:
-        """True while nothing more could begin here."""
-        return any(one.slow >= one.places for one in self._stations.values())
-
     def quick_tasks(self) -> tuple[str, ...]:
         """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
         return tuple(

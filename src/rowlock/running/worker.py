@@ -282,7 +282,7 @@ class Worker:
 
     def _pause(self, seconds: float) -> None:
         if self._trouble.failing or not self._finisher.waiting:
-            for_jobs = not (self._stop or self._trouble.failing or self._hand.full)
+            for_jobs = not (self._stop or self._trouble.failing) and self._hand.wanted() > 0
             self.poller.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
         self._hand.give_up_on_stuck_runs()
         if self._show_stacks:

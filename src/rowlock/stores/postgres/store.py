@@ -51,7 +51,7 @@ class PostgresStore(ConnectedStore):
         plain_statement = (
             now is None and not self.address.pooled
         )  # a pooler takes its limits in a transaction
-        if plain_statement and len(jobs) == 1 and inserting.is_plain(jobs[0]):
+        if plain_statement and len(jobs) == 1 and jobs[0].is_plain:
             return [self._insert_one(jobs[0])]
         with self._write(now) as tx:
             if inserting.is_bulk(jobs):

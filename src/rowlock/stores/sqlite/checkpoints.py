@@ -16,6 +16,9 @@ from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
 _LARGE, _TOO_LARGE = 16 * 1024 * 1024, 48 * 1024 * 1024
 _WRITES = 512  # of about four pages each: a log of 8 MB
+# Seconds of writing until the size is looked at, however much was written in them. Not at every write: ext4
+# gives a file that was looked at a new time at its next write, which then took 80 us longer, of 400.
+_LOOK_EVERY = 0.02
 _UPKEEP_EVERY = 5.0  # seconds
 _PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again
 _FIRST_HOLD, _LONGEST_HOLD = 0.01, 1.0  # seconds that writers may have to wait for the readers of a large log
@@ -30,16 +33,21 @@ class Checkpoints:
         self._connections = connections
         self._log = f"{connections.path}-wal"
         self._since = 0
+        self._unseen = _LOOK_EVERY  # the first write looks: many short-lived producers make only one
         self._looked_at = 0.0
         self._hold = 0.0  # seconds that readers of a large log will be waited for
         self._held = False  # they were, and the log has not been seen to be started over since
         self._failed = 0  # attempts that waited for the longest time, in a row
         self._again_at = 0.0
 
-    def after_write(self, connection: sqlite3.Connection) -> None:
-        """Count a write of this process; make a checkpoint when there were many, or when the log is large."""
+    def after_write(self, connection: sqlite3.Connection, seconds: float) -> None:
+        """Count a write that took so long; make a checkpoint when there were many, or when the log is large."""
         self._since += 1
-        size = self._size()  # at every write, it takes 1 us: a single one may add many megabytes
+        self._unseen += seconds
+        if self._since < _WRITES and self._unseen < _LOOK_EVERY:
+            return
+        self._unseen = 0.0
+        size = self._size()
         if size > _LARGE:
             if time.monotonic() >= self._again_at:
                 self.make(connection, size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from rowlock.job import Inserted, NewJob
@@ -28,21 +27,20 @@ _INSERT_FULL = f"INSERT INTO rowlock_jobs ({_FULL}) VALUES ({', '.join('?' * 15)
 
 def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[Inserted]:
     """Write jobs without unique keys, with the next numbers of the sequence."""
-    plain = all(job.unique_key is None and job.expires is None and job.meta is None for job in jobs)
-    if plain and len(jobs) == 1:
-        with suppress(sqlite3.IntegrityError):  # no position: somebody has emptied sqlite_sequence
-            return [Inserted(_insert_one(connection, jobs[0], now), True, now)]
+    if len(jobs) == 1 and jobs[0].is_plain:
+        # AUTOINCREMENT gives the id; the position is the same number. 29 us; 37 if it is asked for first.
+        try:
+            id = connection.execute(_INSERT_ONE, _values(jobs[0], now)).lastrowid
+            return [Inserted(id or 0, True, now)]
+        except sqlite3.IntegrityError:
+            pass  # no position: somebody has emptied sqlite_sequence
     first = last_number(connection) + 1
-    if plain:
-        connection.executemany(_INSERT_PLAIN, [_plain(job, id, now) for id, job in enumerate(jobs, first)])
+    numbered = enumerate(jobs, first)
+    if all(job.is_plain for job in jobs):
+        connection.executemany(_INSERT_PLAIN, [(id, id, *_values(job, now)) for id, job in numbered])
     else:
-        connection.executemany(_INSERT_FULL, [_full(job, id, now) for id, job in enumerate(jobs, first)])
+        connection.executemany(_INSERT_FULL, [(id, id, *_all_values(job, now)) for id, job in numbered])
     return [Inserted(id, True, now) for id in range(first, first + len(jobs))]
-
-
-def _insert_one(connection: sqlite3.Connection, job: NewJob, now: float) -> int:
-    # AUTOINCREMENT gives the id; the position is the same number. 29 us; 37 if the number is asked for first.
-    return connection.execute(_INSERT_ONE, _plain(job, 0, now)[2:]).lastrowid or 0
 
 
 def last_number(connection: sqlite3.Connection) -> int:
@@ -56,23 +54,11 @@ def last_number(connection: sqlite3.Connection) -> int:
     return int(row[0])
 
 
-def _plain(job: NewJob, id: int, now: float) -> tuple[Any, ...]:
+def _values(job: NewJob, now: float) -> tuple[Any, ...]:
     state, due, _ = job.placed(now)
-    return (
-        id,
-        id,
-        job.task,
-        job.queue,
-        job.priority,
-        state._value_,
-        job.max_attempts,
-        now,
-        due,
-        due,
-        job.args,
-    )
+    return (job.task, job.queue, job.priority, state._value_, job.max_attempts, now, due, due, job.args)
 
 
-def _full(job: NewJob, id: int, now: float) -> tuple[Any, ...]:
+def _all_values(job: NewJob, now: float) -> tuple[Any, ...]:
     deadline = job.placed(now)[2]
-    return (*_plain(job, id, now), deadline, job.unique_key, job.unique_until, job.meta)
+    return (*_values(job, now), deadline, job.unique_key, job.unique_until, job.meta)

@@ -136,7 +136,7 @@ class SqliteSession:
 class _Writing:
     """A durable transaction as a `with` block; a class, because generators cost 8 us of 90 per enqueue."""
 
-    __slots__ = ("_connection", "_now", "_store")
+    __slots__ = ("_began", "_connection", "_now", "_store")
 
     def __init__(self, store: SqliteStore, now: float | None) -> None:
         self._store = store
@@ -157,6 +157,7 @@ class _Writing:
             if isinstance(error, sqlite3.Error):
                 raise self._store.explained(error) from error
             raise
+        self._began = time.monotonic()
         return SqliteSession(connection, self._now)  # its clock is read once the lock is held
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -171,7 +172,7 @@ class _Writing:
                 connection.execute("ROLLBACK")
         try:
             if error is None:
-                self._store.checkpoints.after_write(connection)
+                self._store.checkpoints.after_write(connection, time.monotonic() - self._began)
         except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
             log.warning("a checkpoint failed, the next one tries again: %s", self._store.explained(late))
         finally:
