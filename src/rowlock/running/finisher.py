@@ -6,7 +6,7 @@ Pools put in, the worker's loop takes out; it never touches the store itself.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -108,9 +108,8 @@ class Finisher:
             key = (minute, outcome.queue, outcome.task, outcome.ending)
             count, ran, waited = sums.get(key, (0, 0.0, 0.0))
             sums[key] = (count + 1, ran + outcome.run_seconds, waited + outcome.wait_seconds)
-        for ending, count in Counter(outcome.ending for outcome in outcomes).items():
-            column = _COLUMN[ending]
-            setattr(self.tally, column, getattr(self.tally, column) + count)
+            column = _COLUMN[outcome.ending]
+            setattr(self.tally, column, getattr(self.tally, column) + 1)
 
     def _minutes(self, worker: str) -> list[Minute]:
         rows: dict[tuple[int, str, str], dict[str, float]] = {}

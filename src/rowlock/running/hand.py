@@ -58,7 +58,10 @@ class Station:
 
 
 class Hand:
-    """All runs of one worker; each ends in one call of `ended(outcome, report)`."""
+    """All runs of one worker; each ends in one call of `ended(outcome, report)`.
+
+    After a run that ended by itself `look(here)` is called: with `here`, the thread it ran in may be used.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,14 @@ class Hand:
         stations: Mapping[str, Station],
         station_of: Callable[[Task[..., Any] | None], str],
         ended: Callable[[Outcome, Report | None], None],
+        look: Callable[[bool], None],
         grace: float,
     ) -> None:
         self._app = app
         self._stations = stations
         self._station_of = station_of
         self._ended = ended
+        self._look = look
         self._grace = grace
         self._lock = threading.Lock()
         self._limited: set[Run] = set()
@@ -150,6 +155,7 @@ class Hand:
         """A run has ended; called by pools, from any thread."""
         if self._settle(run):
             self._put_down(run, outcome)
+            self._look(self._stations[run.place].pool.may_wait)
         else:
             log.warning("job %d (%s) ended after it was given up; dropped", run.claim.id, run.claim.task)
 

@@ -36,6 +36,8 @@ class Run:
 class Pool(Protocol):
     """Runs up to its size at once; each ends in one call of `done(run, outcome)`, from any thread."""
 
+    may_wait: bool  # True if `done` is called from a thread that has nothing else to do
+
     @property
     def stuck(self) -> int:
         """How many abandoned runs still hold what they ran in."""

@@ -28,6 +28,8 @@ _AFTER_DEADLINE = 0.001
 class AsyncPool:
     """Runs coroutines; the worker counts the places."""
 
+    may_wait = False
+
     def __init__(self, app: Host, done: Done, residents: Residents) -> None:
         self._app = app
         self._done = done

@@ -36,6 +36,8 @@ _SILENT = "its process does not answer: something holds its interpreter"
 class ProcessPool:
     """As many children as runs at once, all of them ready before the first claim."""
 
+    may_wait = False
+
     plan: Plan
 
     def __init__(

@@ -34,6 +34,8 @@ class ThreadPool:
     another thread is idle; taking one costs less than a microsecond, waking a thread 30.
     """
 
+    may_wait = True
+
     def __init__(self, size: int, app: Host, done: Done, residents: Residents) -> None:
         self._size = size
         self._residents = residents

@@ -16,15 +16,21 @@ from rowlock.stores.reading import JOB_COLUMNS
 CHANNEL = "rowlock.wake."
 # A given time is for tests; else the server's clock decides, and always within the statement.
 _NOW = "coalesce(:now, statement_timestamp())"
-_EPOCH = "date_part('epoch', j.{0}) AS {0}"
 _TIMES = ("created_at", "run_at", "claimed_at", "expires_at")
+
+
+def _value(column: str) -> str:
+    return f"date_part('epoch', j.{column})" if column in _TIMES else f"j.{column}"
+
+
 _WORDS = {
     "now": _NOW,
     "now+": f"({_NOW} + make_interval(secs => {{0}}))",
     "now-": f"({_NOW} - make_interval(secs => {{0}}))",
     "job": JOB_COLUMNS,
     # Seconds are made by the server: a loader in Python would cost more than the rest of the row.
-    "claim": ", ".join(_EPOCH.format(name) if name in _TIMES else f"j.{name}" for name in CLAIM_COLUMNS),
+    "claim": ", ".join(f"{_value(name)} AS {name}" for name in CLAIM_COLUMNS),
+    "claim_text": f"CAST(json_build_array({', '.join(map(_value, CLAIM_COLUMNS))}) AS text)",
     # Written so that no partial index fits: the planner would walk all that runs instead of the key
     # (11 k against 28 k jobs/s).
     "running": "state || '' = 'running'",
@@ -123,8 +129,13 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
         "awake": "{got_up}" if asleep else "",
         "started": "{started_if_slow}" if many else "{now}",
     }
-    one = "exchange_drawn" if strategy == DRAWN else "exchange_one"
-    return _load(schema, "pyformat", parts)["exchange_many" if many else one]
+    if many:
+        name = "exchange_many"
+    elif strategy == DRAWN:
+        name = "exchange_drawn"
+    else:  # there is no index of the newest first, queue by queue
+        name = "exchange_one" if named or strategy == "LIFO" else "exchange_next"
+    return _load(schema, "pyformat", parts)[name]
 
 
 def _load(

@@ -10,9 +10,12 @@ facts AS MATERIALIZED (
            EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL)
            OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0) AS special)
 
+-- A row that says how it stands, with the ids that were finished, and a row for each claim. Both as JSON text: to read
+-- the columns one by one took 13 us per claim, this takes 7.
 -- fragment: answer
-SELECT facts.alive, facts.special, (SELECT array_agg(id) FROM done), taken.*
-FROM facts LEFT JOIN taken ON true
+SELECT alive, special, CAST((SELECT json_agg(id) FROM done) AS text) AS text FROM facts
+UNION ALL
+SELECT NULL, NULL, text FROM taken
 
 -- One job from one queue.
 -- name: exchange_one
@@ -24,7 +27,24 @@ taken AS (
         SELECT id FROM rowlock_jobs
         WHERE state = 'queued' AND queue = {queue} AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
         ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING {claim}){awake}
+    RETURNING {claim_text} AS text){awake}
+{answer}
+
+-- The same from the next queue after the one served last: its first job is the next entry of the index. To ask for the
+-- queue first would step over the dead entries at its head twice (70 of 650 us).
+-- name: exchange_next
+WITH done AS ({done}),
+{facts},
+taken AS (
+    {taking}
+    WHERE j.id = coalesce(
+        (SELECT id FROM rowlock_jobs
+         WHERE state = 'queued' AND queue > :after AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
+        (SELECT id FROM rowlock_jobs
+         WHERE state = 'queued' AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
+    RETURNING {claim_text} AS text){awake}
 {answer}
 
 -- The same for WEIGHTED_RANDOM: each level draws a waiting time, the shortest wins, so that the chances are as the
@@ -50,7 +70,7 @@ taken AS (
           AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
           AND (SELECT alive AND NOT special FROM facts)
         ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING {claim}){awake}
+    RETURNING {claim_text} AS text){awake}
 {answer}
 
 -- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted.
@@ -70,7 +90,7 @@ picked AS MATERIALIZED (
 taken AS (
     {taking}
     WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
-    RETURNING {claim}){awake}
+    RETURNING {claim_text} AS text){awake}
 {answer}
 
 -- fragment: got_up

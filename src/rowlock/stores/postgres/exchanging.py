@@ -5,16 +5,61 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from rowlock.job import Claim, Outcome, Want
-from rowlock.stores.claiming import claim_of
 from rowlock.stores.postgres.dialect import DRAWN, exchange
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    """A claim as the statement writes it, by CLAIM_COLUMNS; arguments and headers stay what they are."""
+
+    id: int
+    claim: int
+    task: str
+    queue: str
+    args: msgspec.Raw
+    priority: int
+    failures: int
+    max_attempts: int | None
+    created_at: float
+    run_at: float
+    claimed_at: float
+    claimed_by: str
+    expires_at: float | None
+    unique_key: str | None
+    meta: msgspec.Raw | None
+    alone: int
+    position: int
+
+    def as_claim(self) -> Claim:
+        return Claim(
+            id=self.id,
+            claim=self.claim,
+            task=self.task,
+            queue=self.queue,
+            args_json=bytes(self.args).decode(),
+            priority=self.priority,
+            failures=self.failures,
+            max_attempts=self.max_attempts,
+            created=self.created_at,
+            due=self.run_at,
+            taken=self.claimed_at,
+            claimed_by=self.claimed_by,
+            deadline=self.expires_at,
+            unique_key=self.unique_key,
+            meta_json=None if self.meta is None else bytes(self.meta).decode(),
+            alone=self.alone,
+        )
+
+
+_claim = msgspec.json.Decoder(_Row)
+_ids = msgspec.json.Decoder(list[int])
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -97,19 +142,19 @@ def _quoted(text: str | None) -> str:
 
 
 def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:
-    """Read the statement's rows: facts and finished ids in each, a claim in those that have one."""
-    alive, special, written = rows[0][:3]
-    done: set[int] = set(written or ())
-    claims = [row[3:] for row in rows if row[3] is not None]
-    if len(claims) > 1:
-        claims.sort(key=_ORDERS[want.strategy])
+    """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
+    (facts,) = [row for row in rows if row[0] is not None]
+    done: set[int] = set(_ids.decode(facts[2]) if facts[2] else ())
+    found = [_claim.decode(row[2]) for row in rows if row[0] is None]
+    if len(found) > 1:
+        found.sort(key=_ORDERS[want.strategy])
         names = _in_turn(want)
-        claims.sort(key=lambda row: names.index(row[3]) if names else (row[3] <= want.after, row[3]))
+        found.sort(key=lambda one: names.index(one.queue) if names else (one.queue <= want.after, one.queue))
     return Answer(
-        alive,
-        special,
+        facts[0],
+        facts[1],
         [outcome for outcome in outcomes if outcome.id not in done],
-        [claim_of(row) for row in claims],
+        [one.as_claim() for one in found],
     )
 
 
@@ -119,9 +164,8 @@ def _in_turn(want: Want) -> list[str]:
     return list(want.queues[start:] + want.queues[:start])
 
 
-# By position within a claim's row: its priority is the sixth column, its position the last.
-_ORDERS: dict[str, Any] = {
-    "PRIORITY": lambda row: (-row[5], row[-1]),
-    "FIFO": lambda row: row[-1],
-    "LIFO": lambda row: -row[-1],
+_ORDERS: dict[str, Callable[[_Row], Any]] = {
+    "PRIORITY": lambda one: (-one.priority, one.position),
+    "FIFO": lambda one: one.position,
+    "LIFO": lambda one: -one.position,
 }

@@ -30,15 +30,9 @@ _COLUMNS = (
 _MOST_BY_JSON = 20  # below this one statement is faster than drawing numbers and a COPY
 
 
-def is_plain(job: NewJob) -> bool:
+def is_short(job: NewJob) -> bool:
     """True if the short statement for one job has a place for all that it says: due now, and no more."""
-    return (
-        job.unique_key is None
-        and job.expires is None
-        and job.meta is None
-        and job.run_at is None
-        and not job.delay
-    )
+    return job.is_plain and job.run_at is None and not job.delay
 
 
 def values_of(job: NewJob) -> dict[str, Any]:

@@ -51,13 +51,13 @@ class PostgresStore(ConnectedStore):
         plain_statement = (
             now is None and not self.address.pooled
         )  # a pooler takes its limits in a transaction
-        if plain_statement and len(jobs) == 1 and jobs[0].is_plain:
+        if plain_statement and len(jobs) == 1 and inserting.is_short(jobs[0]):
             return [self._insert_one(jobs[0])]
         with self._write(now) as tx:
             if inserting.is_bulk(jobs):
                 moment = tx.row("began")[0] if now is None else now
                 ids = self._numbers(tx, len(jobs))
-                plain = now is None and all(map(inserting.is_plain, jobs))
+                plain = now is None and all(map(inserting.is_short, jobs))
                 write = inserting.copy_plain if plain else inserting.copy
                 write(tx.link, self.address.schema, ids, jobs, moment)
                 inserted = [Inserted(id, True, moment) for id in ids]

@@ -41,7 +41,7 @@ class Checkpoints:
         self._again_at = 0.0
 
     def after_write(self, connection: sqlite3.Connection, seconds: float) -> None:
-        """Count a write that took so long; make a checkpoint when there were many, or when the log is large."""
+        """Count a write that took so long; make a checkpoint when there were many, or if the log is large."""
         self._since += 1
         self._unseen += seconds
         if self._since < _WRITES and self._unseen < _LOOK_EVERY:
