@@ -16,6 +16,9 @@ SELECT its_claim FROM (
 JOIN «table» ON «t».«key» = {its_key}
 WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
 
+-- fragment: started_if_slow_row
+CASE WHEN :quick_ones = 1 THEN NULL ELSE {now} END
+
 -- name: look_free
 SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 
@@ -44,7 +47,9 @@ WHERE c.claim IN ({ids})
 
 -- name: consumer_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM rowlock_consumer_claims
+               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})
        {walk_indexes}
 
 -- name: end_claims

@@ -109,11 +109,11 @@ class ConsumerStore:
                 self._ground.hint(tx, self._consumer.queue)
             claims: list[Claim] = []
             if want is not None and count:
-                alive, paused, *_ = tx.row("consumer_facts", worker=worker, queue=self._consumer.queue)
+                alive, paused, returned = self._facts(tx, worker)
                 if not alive and not writes:
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
                 if alive and not paused:
-                    claims = self._take(tx, worker, want)
+                    claims = self._take(tx, worker, want, returned)
                 self._found = bool(claims)
         if claims:
             self._ground.got_up(worker)
@@ -130,18 +130,28 @@ class ConsumerStore:
         limits = {"alone_least": 0, "alone_most": LONGEST_ALONE}
         return tx.rows("look_returned", consumer=self._consumer.name, count=1, **limits)
 
-    def _take(self, tx: Session, worker: str, want: Want) -> list[Claim]:
+    def _facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
+        """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
+        values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
+        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
+        return alive, paused, returned
+
+    def _take(self, tx: Session, worker: str, want: Want, returned: bool) -> list[Claim]:
         taken: list[int] = []
+        fresh: list[int] = []
         count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
-        if want.alone:  # its last worker died under it: it gets no neighbours that it could take along
+        if returned and want.alone:  # its last worker died under it: it gets no neighbours to take along
             taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
         if not taken:
-            taken = self._retake(tx, worker, count, (0, 0))
+            taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                taken += self._take_free(tx, worker, count - len(taken))
-        if taken and self._consumer.form.holds:
-            tx.run("take_rows", ids=_json(taken), **self._consumer.form.always())
-        return self._claims(tx, worker, taken)
+                quick = self._consumer.name in want.quick
+                fresh = self._take_free(tx, worker, count - len(taken), quick)
+        if not (taken or fresh):
+            return []
+        if self._consumer.form.holds:
+            tx.run("take_rows", ids=_json([*taken, *fresh]), **self._consumer.form.always())
+        return self._claims(tx, worker, taken, fresh)
 
     def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""
@@ -153,12 +163,13 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int) -> list[int]:
+    def _take_free(self, tx: Session, worker: str, count: int, quick: bool) -> list[int]:
         """Rows that nobody has: those beyond the last one taken, and every second from the first on.
 
-        So a claim does not step over all that is in flight or waits to be tried again.
+        So a claim does not step over all that is in flight or waits to be tried again. Quick ones may wait
+        in their worker: they have not started, and if it dies they were not the ones who killed it.
         """
-        values = {"consumer": self._consumer.name, "worker": worker, "count": count}
+        values = {"consumer": self._consumer.name, "worker": worker, "count": count, "quick_ones": int(quick)}
         moment = time.monotonic()
         if self._mark is not None and moment < self._sweep_at:
             order, key = self._mark
@@ -169,11 +180,9 @@ class ConsumerStore:
         self._sweep_at, self._barren = moment + _SWEEP_EVERY, not taken
         return [row[0] for row in taken]
 
-    def _claims(self, tx: Session, worker: str, taken: list[int]) -> list[Claim]:
-        if not taken:
-            return []
+    def _claims(self, tx: Session, worker: str, again: list[int], fresh: list[int]) -> list[Claim]:
         # Numbers are drawn in the order of the rows.
-        rows = sorted(tx.rows("taken", ids=_json(taken)), key=lambda row: row[0])
+        rows = sorted(tx.rows("taken", ids=_json([*again, *fresh])), key=lambda row: row[0])
         order, key = rows[-1][5], rows[-1][1]
         self._mark = None if order is None else (order, key)
         lots = _lots(rows, self._consumer.batch or 1)
@@ -182,9 +191,10 @@ class ConsumerStore:
             "name_lot",
             [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
         )
-        return [self._claim(worker, lot) for lot in lots]
+        tried = set(again)
+        return [self._claim(worker, lot, any(row[0] in tried for row in lot)) for lot in lots]
 
-    def _claim(self, worker: str, lot: list[Any]) -> Claim:
+    def _claim(self, worker: str, lot: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
         claim, key, failures, alone, claimed_at, *_ = lot[0]
         values = [self.table.loaded(tuple(row[6:])) for row in lot]
@@ -203,6 +213,7 @@ class ConsumerStore:
             claimed_by=worker,
             unique_key=key_text(key),
             alone=alone,
+            again=again,
         )
 
     def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
@@ -313,6 +324,8 @@ class ConsumerStore:
                 survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
                 outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=True))
+            elif died:  # it merely waited, as far as we know: the next time it counts as started at once
+                outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=False))
             else:
                 outcomes.append(_ended(claim, Ending.RELEASED, error=None, charge=False))
         lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
@@ -398,7 +411,7 @@ class ConsumerStore:
             tx = self._tx(session)
             if tx.row("in_flight", consumer=self._consumer.name) is not None:
                 return False
-            if tx.row("consumer_facts", worker="", queue=self._consumer.queue)[1]:
+            if self._facts(tx, "")[1]:  # paused
                 return True
         return not self._anything_due(now)
 

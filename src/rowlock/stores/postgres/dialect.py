@@ -75,6 +75,7 @@ _TYPES = {
         "concurrency",
         "max_attempts",
         "paused",
+        "quick_ones",
     ),
     "smallint": ("level", "priority"),
     "double precision": (
