@@ -294,6 +294,7 @@ class ConsumerStore:
             requeued=done.requeued + requeued,
             failed=done.failed + failed,
             cancelled=done.cancelled,
+            waited=done.waited,
         )
 
     def _bury(self, tx: Session, holder: str, died: bool, died_by: float | None) -> tuple[int, int]:
@@ -380,6 +381,8 @@ class ConsumerStore:
         """Seconds until a row is to be tried again, or a worker's lease runs out."""
         with self._ground.reading(now) as session:
             tx = self._tx(session)
+            if tx.rows("dead_holders", consumer=self._consumer.name):
+                return 0.0  # somebody else, who does not see to these rows, has declared it dead meanwhile
             due = tx.row("next_return", consumer=self._consumer.name)[0]
             silent = tx.row("next_silent", worker=worker)[0]
             moments = [silent] if silent is not None else []
