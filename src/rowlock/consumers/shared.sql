@@ -8,6 +8,9 @@
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
+-- fragment: started_if_charged
+CASE WHEN :charge = 1 THEN {now} END
+
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
 SELECT its_claim FROM (

@@ -138,7 +138,8 @@ class ConsumerStore:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0))
             if len(taken) < count:
-                taken += self._take_free(tx, worker, count - len(taken))
+                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
+                taken += self._take_free(tx, worker, count - len(taken), charge=not waits)
         if taken and self._consumer.form.holds:
             tx.run("take_rows", ids=_json(taken), **self._consumer.form.always())
         return self._claims(tx, worker, taken)
@@ -153,12 +154,13 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int) -> list[int]:
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[int]:
         """Rows that nobody has: those beyond the last one taken, and every second from the first on.
 
-        So a claim does not step over all that is in flight or waits to be tried again.
+        So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
+        their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
         """
-        values = {"consumer": self._consumer.name, "worker": worker, "count": count}
+        values = {"consumer": self._consumer.name, "worker": worker, "count": count, "charge": int(charge)}
         moment = time.monotonic()
         if self._mark is not None and moment < self._sweep_at:
             order, key = self._mark
@@ -313,9 +315,10 @@ class ConsumerStore:
             elif charged:
                 survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
-                outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=True))
+                outcomes.append(_ended(claim, Ending.RETRY, charge=True))
             else:
-                outcomes.append(_ended(claim, Ending.RELEASED, error=None, charge=False))
+                # With a delay it is remembered: what was spared once counts as started the next time.
+                outcomes.append(_ended(claim, Ending.RELEASED, delay=0.0 if died else None))
         lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
         kept = [one for one in outcomes if one.claim not in lost]
         failed = sum(one.ending is Ending.FAILED for one in kept)
@@ -422,8 +425,8 @@ def key_text(key: Any) -> str:
     return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
 
 
-def _ended(claim: int, ending: Ending, *, error: str | None, charge: bool) -> Outcome:
-    return Outcome(id=claim, claim=claim, ending=ending, error=error, error_kind="worker_died", charge=charge)
+def _ended(claim: int, ending: Ending, **values: Any) -> Outcome:
+    return Outcome(id=claim, claim=claim, ending=ending, error_kind="worker_died", **values)
 
 
 def _json(value: Any) -> str:
