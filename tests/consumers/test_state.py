@@ -415,31 +415,6 @@ def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None
     assert lab.claims() == []
 
 
-def test_quick_rows_that_merely_waited_are_not_charged_but_never_wait_again(lab: Lab) -> None:
-    import time
-
-    lab.create(2)
-    app = lab.app(lease=60.0)
-    consumer(app, lab, retry=Retry(max_attempts=2))(lambda_consumer())
-    store = store_of(app, "birdnet")
-    start = time.time()
-    first = register(app.store, "first", now=start)
-    claims = store.exchange(first, want=Want(count=2, quick=("birdnet",)), now=start).claims
-    assert [one.again for one in claims] == [False, False]
-    later = start + 1000.0
-    second = register(app.store, "second", now=later)
-    rescue = store.rescue(second, careful_age=10.0, now=later)
-    assert (rescue.requeued, rescue.failed) == (2, 0)
-    assert store.exchange(first, [completed(claims[0])], now=later).lost != []
-    # Nobody knows which of them had begun, so from now on they count as begun when they are claimed.
-    claims = store.exchange(second, want=Want(count=2, quick=("birdnet",)), now=later).claims
-    assert [(one.again, one.failures) for one in claims] == [(True, 0), (True, 0)]
-    last = later + 1000.0
-    third = register(app.store, "third", now=last)
-    store.rescue(third, careful_age=10.0, now=last)
-    assert sorted(row[3] for row in lab.claims()) == [1, 1]
-
-
 def test_quick_rows_are_claimed_ahead_and_settled_together(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.create(1_000)
     app = lab.app()

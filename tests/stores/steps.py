@@ -8,7 +8,7 @@ from rowlock.job import Claim, Ending, Job, NewJob, Outcome, Want
 from rowlock.stores.base import Registration, Store
 from rowlock.stores.queries import qualified
 
-_TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues")
+_TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues", "consumer_claims")
 
 
 def new(task: str = "work", **fields: Any) -> NewJob:

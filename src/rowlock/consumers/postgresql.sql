@@ -87,7 +87,7 @@ WITH picked AS MATERIALIZED (
 
 -- fragment: insert_picked
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, row_key, :worker, {now}, {started_if_slow_row} FROM picked
+SELECT :consumer, row_key, :worker, {now}, {started_if_charged} FROM picked
 ON CONFLICT (consumer, row_key) DO NOTHING
 RETURNING claim
 

@@ -8,6 +8,9 @@
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
+-- fragment: started_if_charged
+CASE WHEN :charge = 1 THEN {now} END
+
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
 SELECT its_claim FROM (
@@ -15,9 +18,6 @@ SELECT its_claim FROM (
     WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND alone BETWEEN :alone_least AND :alone_most) waiting
 JOIN «table» ON «t».«key» = {its_key}
 WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
-
--- fragment: started_if_slow_row
-CASE WHEN :quick_ones = 1 THEN NULL ELSE {now} END
 
 -- name: look_free
 SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1

@@ -145,8 +145,8 @@ class ConsumerStore:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                quick = self._consumer.name in want.quick
-                fresh = self._take_free(tx, worker, count - len(taken), quick)
+                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
+                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits)
         if not (taken or fresh):
             return []
         if self._consumer.form.holds:
@@ -163,13 +163,13 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int, quick: bool) -> list[int]:
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[int]:
         """Rows that nobody has: those beyond the last one taken, and every second from the first on.
 
-        So a claim does not step over all that is in flight or waits to be tried again. Quick ones may wait
-        in their worker: they have not started, and if it dies they were not the ones who killed it.
+        So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
+        their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
         """
-        values = {"consumer": self._consumer.name, "worker": worker, "count": count, "quick_ones": int(quick)}
+        values = {"consumer": self._consumer.name, "worker": worker, "count": count, "charge": int(charge)}
         moment = time.monotonic()
         if self._mark is not None and moment < self._sweep_at:
             order, key = self._mark
@@ -305,6 +305,7 @@ class ConsumerStore:
             requeued=done.requeued + requeued,
             failed=done.failed + failed,
             cancelled=done.cancelled,
+            waited=done.waited,
         )
 
     def _bury(self, tx: Session, holder: str, died: bool, died_by: float | None) -> tuple[int, int]:
@@ -323,11 +324,10 @@ class ConsumerStore:
             elif charged:
                 survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
-                outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=True))
-            elif died:  # it merely waited, as far as we know: the next time it counts as started at once
-                outcomes.append(_ended(claim, Ending.RETRY, error=None, charge=False))
+                outcomes.append(_ended(claim, Ending.RETRY, charge=True))
             else:
-                outcomes.append(_ended(claim, Ending.RELEASED, error=None, charge=False))
+                # With a delay it is remembered: what was spared once counts as started the next time.
+                outcomes.append(_ended(claim, Ending.RELEASED, delay=0.0 if died else None))
         lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
         kept = [one for one in outcomes if one.claim not in lost]
         failed = sum(one.ending is Ending.FAILED for one in kept)
@@ -393,6 +393,8 @@ class ConsumerStore:
         """Seconds until a row is to be tried again, or a worker's lease runs out."""
         with self._ground.reading(now) as session:
             tx = self._tx(session)
+            if tx.rows("dead_holders", consumer=self._consumer.name):
+                return 0.0  # somebody else, who does not see to these rows, has declared it dead meanwhile
             due = tx.row("next_return", consumer=self._consumer.name)[0]
             silent = tx.row("next_silent", worker=worker)[0]
             moments = [silent] if silent is not None else []
@@ -432,8 +434,8 @@ def key_text(key: Any) -> str:
     return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
 
 
-def _ended(claim: int, ending: Ending, *, error: str | None, charge: bool) -> Outcome:
-    return Outcome(id=claim, claim=claim, ending=ending, error=error, error_kind="worker_died", charge=charge)
+def _ended(claim: int, ending: Ending, **values: Any) -> Outcome:
+    return Outcome(id=claim, claim=claim, ending=ending, error_kind="worker_died", **values)
 
 
 def _json(value: Any) -> str:

@@ -75,7 +75,6 @@ _TYPES = {
         "concurrency",
         "max_attempts",
         "paused",
-        "quick_ones",
     ),
     "smallint": ("level", "priority"),
     "double precision": (

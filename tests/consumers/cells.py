@@ -1,0 +1,125 @@
+"""A user's table in each of its two forms, and what a consumer may make of one of its cells."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rowlock import Retry, Status
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.row import Row
+from tests.consumers.lab import Lab
+
+Cell = Any  # what the state column holds, or the status and the error
+
+
+def nothing(row: Row) -> None:
+    """A consumer's function that does nothing."""
+
+
+class StateCells:
+    """Recordings with a JSON state, of which each consumer has one member."""
+
+    consumers = ("birdnet", "batdetect")
+    new: Cell = None
+    # What somebody else may write there at any time, to clear a mark, to set one, or by mistake.
+    theirs: tuple[Cell, ...] = (
+        None,
+        {},
+        {"reviewer": "Ada", "batdetect": None},
+        {"birdnet": True, "reviewer": "Bob"},
+        {"batdetect": {"failed": "no sound", "attempts": 1}},
+        [1],
+    )
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        lab.create()
+
+    def consumer(self, name: str, attempts: int, batch: int | None) -> Consumer:
+        chosen: dict[str, Any] = {"order_by": "time", "columns": ["id"], "batch": batch}
+        retry = Retry(max_attempts=attempts)
+        return Consumer(nothing, name, table=self._lab.table, state="analysis_state", retry=retry, **chosen)
+
+    # -- the table, as its user sees it ----------------------------------------------------------
+
+    def insert(self, key: int) -> None:
+        self._lab.fill(key, key)
+
+    def write(self, key: int, cell: Cell) -> None:
+        self._lab.set_state(key, None if cell is None else json.dumps(cell))
+
+    def delete(self, key: int | None = None) -> None:
+        """The row with this key, or all."""
+        self._lab.execute(f"DELETE FROM {self._lab.table}" + ("" if key is None else f" WHERE id = {key}"))
+
+    def read(self) -> dict[int, Cell]:
+        return self._lab.states()
+
+    # -- what a consumer has to make of a cell ---------------------------------------------------
+
+    def due(self, cell: Cell, name: str) -> bool:
+        return cell is None or (isinstance(cell, dict) and cell.get(name) is None)
+
+    def markable(self, cell: Cell) -> bool:
+        return cell is None or isinstance(cell, dict)
+
+    def taken(self, cell: Cell) -> Cell:
+        return cell
+
+    def given_back(self, cell: Cell) -> Cell:
+        return cell
+
+    def done(self, cell: Cell, name: str) -> Cell:
+        return {**(cell or {}), name: True}
+
+    def failed(self, cell: Cell, name: str, reason: str, attempts: int) -> Cell:
+        return {**(cell or {}), name: {"failed": reason, "attempts": attempts}}
+
+
+class StatusCells(StateCells):
+    """Jobs with a status and an error; two consumers of such a table share its rows."""
+
+    new = ("new", None)
+    theirs = (("new", None), ("busy", None), ("ok", None), ("bad", "no picture"), ("called off", None))
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._table = f"{lab.prefix}jobs"
+        lab.execute(f"CREATE TABLE {self._table} (id {lab.types['id']}, status TEXT, error TEXT)")
+
+    def consumer(self, name: str, attempts: int, batch: int | None) -> Consumer:
+        status = Status("status", due="new", running="busy", done="ok", failed="bad", error="error")
+        retry = Retry(max_attempts=attempts)
+        return Consumer(nothing, name, table=self._table, status=status, retry=retry, batch=batch)
+
+    def insert(self, key: int) -> None:
+        self._lab.execute(f"INSERT INTO {self._table} (id, status) VALUES (?, 'new')", (key,))
+
+    def write(self, key: int, cell: Cell) -> None:
+        self._lab.execute(f"UPDATE {self._table} SET status = ?, error = ? WHERE id = ?", (*cell, key))
+
+    def delete(self, key: int | None = None) -> None:
+        self._lab.execute(f"DELETE FROM {self._table}" + ("" if key is None else f" WHERE id = {key}"))
+
+    def read(self) -> dict[int, Cell]:
+        rows = self._lab.execute(f"SELECT id, status, error FROM {self._table}")
+        return {key: (status, error) for key, status, error in rows}
+
+    def due(self, cell: Cell, name: str) -> bool:
+        return bool(cell[0] == "new")
+
+    def markable(self, cell: Cell) -> bool:
+        return bool(cell[0] == "busy")
+
+    def taken(self, cell: Cell) -> Cell:
+        return ("busy", cell[1])
+
+    def given_back(self, cell: Cell) -> Cell:
+        return ("new", cell[1]) if self.markable(cell) else cell
+
+    def done(self, cell: Cell, name: str) -> Cell:
+        return ("ok", None)
+
+    def failed(self, cell: Cell, name: str, reason: str, attempts: int) -> Cell:
+        return ("bad", reason)

@@ -1,0 +1,77 @@
+"""What becomes of rows whose worker died: whether they are charged, and how soon they are seen to."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rowlock import Retry, Rowlock
+from rowlock.consumers.store import ConsumerStore
+from rowlock.job import Claim, Ending, Want
+from tests.consumers.cells import nothing
+from tests.consumers.lab import Lab, store_of
+from tests.stores.steps import worker as register
+
+START = time.time()
+LATER = START + 1000.0
+
+
+@pytest.fixture
+def app(lab: Lab) -> Rowlock:
+    lab.create(3)
+    made = lab.app()
+    made.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=2))(nothing)
+    return made
+
+
+def taken(store: ConsumerStore, worker: str, now: float, *quick: str) -> list[Claim]:
+    return store.exchange(worker, want=Want(count=2, quick=quick), now=now).claims
+
+
+def test_rows_of_a_worker_that_somebody_else_declared_dead_are_seen_to_at_once(app: Rowlock) -> None:
+    store = store_of(app, "birdnet")
+    taken(store, register(app.store, "first", now=START), START)
+    other = register(app.store, "a worker of jobs", now=LATER)
+    assert app.store.rescue(other, careful_age=10.0, now=LATER).workers == ["first"]
+    assert store.next_needed(other, now=LATER) == 0.0
+    store.rescue(other, careful_age=10.0, now=LATER)
+    assert store.next_needed(other, now=LATER) is None
+
+
+def test_a_rescuer_that_was_frozen_itself_says_so(app: Rowlock) -> None:
+    """Its upkeep looks again after its next beat, and not all the time until then."""
+    store = store_of(app, "birdnet")
+    taken(store, register(app.store, "first", now=START), START)
+    store.underlying.retire("first", now=START)  # and the rows that it held are found by the next look
+    register(app.store, "second", now=START)
+    frozen = register(app.store, "third", now=START)
+    assert store.rescue(frozen, careful_age=10.0, now=LATER).waited
+
+
+def test_rows_that_waited_in_a_dead_worker_are_spared_once(app: Rowlock) -> None:
+    """As quick jobs are: hundreds may be claimed ahead, and at most one of them killed it."""
+    store = store_of(app, "birdnet")
+    first = taken(store, register(app.store, "first", now=START), START, "birdnet")
+    second = register(app.store, "second", now=LATER)
+    assert store.rescue(second, careful_age=10.0, now=LATER).requeued == 2
+    again = taken(store, second, LATER, "birdnet")
+    assert [(claim.unique_key, claim.failures, claim.alone) for claim in again] == [("1", 0, 0), ("2", 0, 0)]
+    assert [claim.again for claim in (*first, *again)] == [False, False, True, True]
+    assert store.exchange("first", [one.ended(Ending.COMPLETED) for one in first], now=LATER).lost != []
+    last = LATER + 1000.0
+    third = register(app.store, "third", now=last)
+    store.rescue(third, careful_age=10.0, now=last)
+    (charged,) = taken(store, third, last, "birdnet")
+    assert charged.failures == 1 and charged.alone > 0
+
+
+def test_a_row_that_may_run_only_once_is_never_spared(lab: Lab) -> None:
+    lab.create(1)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", retry=False)(nothing)
+    store = store_of(app, "birdnet")
+    taken(store, register(app.store, "first", now=START), START, "birdnet")
+    second = register(app.store, "second", now=LATER)
+    assert store.rescue(second, careful_age=10.0, now=LATER).failed == 1
+    assert lab.marks("birdnet")[1]["attempts"] == 1
