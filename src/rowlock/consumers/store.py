@@ -138,7 +138,7 @@ class ConsumerStore:
 
     def _take(self, tx: Session, worker: str, want: Want, returned: bool) -> list[Claim]:
         taken: list[int] = []
-        fresh: list[int] = []
+        fresh: list[Any] = []
         count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
         if returned and want.alone:  # its last worker died under it: it gets no neighbours to take along
             taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
@@ -149,9 +149,11 @@ class ConsumerStore:
                 fresh = self._take_free(tx, worker, count - len(taken), charge=not waits)
         if not (taken or fresh):
             return []
+        ids = _json([*taken, *(row[0] for row in fresh)])
         if self._consumer.form.holds:
-            tx.run("take_rows", ids=_json([*taken, *fresh]), **self._consumer.form.always())
-        return self._claims(tx, worker, taken, fresh)
+            tx.run("take_rows", ids=ids, **self._consumer.form.always())
+        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
+        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
 
     def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""
@@ -163,8 +165,8 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[int]:
-        """Rows that nobody has: those beyond the last one taken, and every second from the first on.
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[Any]:
+        """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
         So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
         their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
@@ -175,14 +177,13 @@ class ConsumerStore:
             order, key = self._mark
             taken = tx.rows("take_free_beyond", mark_order=order, mark_key=key, **values)
             if taken or self._barren:
-                return [row[0] for row in taken]
+                return taken
         taken = tx.rows("take_free", **values)
         self._sweep_at, self._barren = moment + _SWEEP_EVERY, not taken
-        return [row[0] for row in taken]
+        return taken
 
-    def _claims(self, tx: Session, worker: str, again: list[int], fresh: list[int]) -> list[Claim]:
-        # Numbers are drawn in the order of the rows.
-        rows = sorted(tx.rows("taken", ids=_json([*again, *fresh])), key=lambda row: row[0])
+    def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:
+        rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
         order, key = rows[-1][5], rows[-1][1]
         self._mark = None if order is None else (order, key)
         lots = _lots(rows, self._consumer.batch or 1)
@@ -191,8 +192,7 @@ class ConsumerStore:
             "name_lot",
             [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
         )
-        tried = set(again)
-        return [self._claim(worker, lot, any(row[0] in tried for row in lot)) for lot in lots]
+        return [self._claim(worker, lot, any(row[0] in again for row in lot)) for lot in lots]
 
     def _claim(self, worker: str, lot: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
