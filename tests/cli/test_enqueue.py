@@ -51,7 +51,8 @@ def test_an_app_that_is_named_gives_its_tasks_options_and_checks_the_arguments(
     # The same database by another name is still the app's; another one is not.
     same = rowlock.folder / "jobs.db"
     assert rowlock.here("enqueue", "send", "to=me", "--json", "-d", same, **APP).json["queue"] == "mail"
-    assert rowlock.here("enqueue", "send", "to=me", "--json", "-d", "other.db", **APP).json["queue"] == "default"
+    elsewhere = rowlock.here("enqueue", "send", "to=me", "--json", "-d", "other.db", **APP).json
+    assert elsewhere["queue"] == "default"
     lenient = rowlock.here("enqueue", "send", "-d", "jobs.db", "--force", ROWLOCK_APP="gone:queue")
     assert "note: cannot import gone" in lenient.err and "arguments unchecked" in lenient.err
 

@@ -35,7 +35,8 @@ def test_jobs_are_listed_newest_first_and_by_page(rowlock: CommandLine, shop: Ro
     rest = rowlock.here(*more[more.index("jobs") :])
     assert [int(line.split()[0]) for line in rest.out.splitlines()[1:]] == ids[2::-1] and rest.err == ""
 
-    page = rowlock.here("jobs", *DATABASE, "--queue", "fast", "--task", "add", "--state", "QUEUED", "--json").json
+    chosen = ("--queue", "fast", "--task", "add", "--state", "QUEUED")
+    page = rowlock.here("jobs", *DATABASE, *chosen, "--json").json
     assert [job["id"] for job in page["jobs"]] == [ids[3], ids[1]] and page["cursor"] is None
     assert page["jobs"][0]["created_at"].endswith("Z") and page["jobs"][0]["cancelling"] is False
     nothing = rowlock.here("jobs", *DATABASE, "--state", "failed")

@@ -115,7 +115,8 @@ def test_an_app_that_cannot_be_imported_is_told_in_one_line(rowlock: CommandLine
     rowlock.write("leaving.py", "raise SystemExit(3)\n")
     assert "cannot import leaving: SystemExit: 3" in rowlock.refused_here("worker", "leaving")
     rowlock.write("including.py", "from rowlock import Rowlock\napp = Rowlock(include=['nowhere'])\n")
-    assert "a module that including includes: ModuleNotFoundError" in rowlock.refused_here("worker", "including")
+    included = rowlock.refused_here("worker", "including")
+    assert "a module that including includes: ModuleNotFoundError" in included
 
 
 def test_something_that_is_not_a_rowlock_is_named_with_what_was_meant(
