@@ -26,6 +26,7 @@ class StateCells:
     theirs: tuple[Cell, ...] = (
         None,
         {},
+        {"reviewer": "Ada"},
         {"reviewer": "Ada", "batdetect": None},
         {"birdnet": True, "reviewer": "Bob"},
         {"batdetect": {"failed": "no sound", "attempts": 1}},
@@ -81,7 +82,13 @@ class StatusCells(StateCells):
     """Jobs with a status and an error; two consumers of such a table share its rows."""
 
     new = ("new", None)
-    theirs = (("new", None), ("busy", None), ("ok", None), ("bad", "no picture"), ("called off", None))
+    theirs = (
+        *[("new", None)] * 4,
+        ("busy", None),
+        ("ok", None),
+        ("bad", "no picture"),
+        ("called off", None),
+    )
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab

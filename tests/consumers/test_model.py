@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rowlock.consumers.row import from_text
 from rowlock.consumers.store import ConsumerStore
@@ -21,9 +21,12 @@ from rowlock.stores.sql import SqlStore
 from tests.consumers.cells import Cell, StateCells, StatusCells
 from tests.consumers.lab import Lab
 from tests.stores.modelling import FINAL, LEASE, START, Expected, check
-from tests.stores.steps import emptied, end, outcome, take, worker
+from tests.stores.steps import emptied, outcome, take, worker
+from tests.stores.steps import end as ended
 
 KEYS = range(1, 5)
+GONE = "gone"
+ATTEMPTS = st.sampled_from([3, 2, 1])
 LATE = 10.0  # seconds that a retry waits
 Place = tuple[str, int]  # a consumer, and the key of a row
 
@@ -46,13 +49,11 @@ class Taken:
 
     consumer: str
     claim: Claim
-    numbers: dict[int, int] = field(hash=False)
+    numbers: dict[int, int]
 
 
 class ConsumerModel(RuleBasedStateMachine):
     """Rows, two consumers of them, two workers at a time, and a clock that only the rules move."""
-
-    claims = Bundle("claims")
 
     def __init__(self, lab: Lab, store: Store, table: StateCells) -> None:
         super().__init__()
@@ -62,13 +63,14 @@ class ConsumerModel(RuleBasedStateMachine):
         self.now = START
         self.cells: dict[int, Cell] = {}
         self.held: dict[Place, Held] = {}
+        self.taken: list[Taken] = []
         self.highest = 0
         self.beats: dict[str, float] = {}
         self.ended: dict[str, str] = {}
         self.names = iter(range(10**6))
         self.workers = [self.hire(), self.hire()]
 
-    @initialize(attempts=st.tuples(st.integers(1, 3), st.integers(1, 3)), batch=st.sampled_from([None, 2]))
+    @initialize(attempts=st.tuples(ATTEMPTS, ATTEMPTS), batch=st.sampled_from([None, 2]))
     def register(self, attempts: tuple[int, int], batch: int | None) -> None:
         chosen = zip(self.table.consumers, attempts, (None, batch), strict=True)
         self.consumers = {name: self.table.consumer(name, most, rows) for name, most, rows in chosen}
@@ -83,38 +85,35 @@ class ConsumerModel(RuleBasedStateMachine):
 
     # -- what the users of the table do ----------------------------------------------------------
 
-    @rule(key=st.sampled_from(KEYS))
-    def insert(self, key: int) -> None:
-        """Also under the key of a row that was deleted."""
+    @rule(key=st.sampled_from(KEYS), data=st.data())
+    def write(self, key: int, data: st.DataObject) -> None:
+        """Clear the mark, set one, break the cell, delete the row: nobody asks the consumers before."""
         if key not in self.cells:
-            self.table.insert(key)
-            self.cells[key] = self.table.new
+            self.insert(key)
+            return
+        self.cells[key] = cell = data.draw(st.sampled_from([*self.table.theirs, GONE]))
+        if cell == GONE:
+            self.table.delete(key)
+            del self.cells[key]
+        else:
+            self.table.write(key, cell)
 
-    @rule(key=st.sampled_from(KEYS))
-    def delete(self, key: int) -> None:
-        self.table.delete(key)
-        self.cells.pop(key, None)
-
-    @rule(data=st.data())
-    def write(self, data: st.DataObject) -> None:
-        """Clear the mark, set one, break the cell: nobody asks the consumers before."""
-        if self.cells:
-            key = data.draw(st.sampled_from(sorted(self.cells)))
-            self.cells[key] = data.draw(st.sampled_from(self.table.theirs))
-            self.table.write(key, self.cells[key])
+    def insert(self, key: int) -> None:
+        """Maybe under the key of a row that was deleted."""
+        self.table.insert(key)
+        self.cells[key] = self.table.new
 
     # -- claims and their ends -------------------------------------------------------------------
 
     @rule(
-        target=claims,
         which=st.integers(0, 1),
         number=st.integers(0, 1),
         count=st.integers(1, 3),
-        alone=st.booleans(),
+        alone=st.sampled_from([True, True, False]),
         quick=st.booleans(),
         sweep=st.sampled_from([True, True, False]),
     )
-    def claim(self, which: int, number: int, count: int, alone: bool, quick: bool, sweep: bool):  # type: ignore[no-untyped-def]
+    def claim(self, which: int, number: int, count: int, alone: bool, quick: bool, sweep: bool) -> None:
         who, name = self.workers[which], self.table.consumers[number]
         store, consumer = self.stores[name], self.consumers[name]
         store._sweep_at = 0.0 if sweep else math.inf  # the wall clock has no say here
@@ -136,14 +135,11 @@ class ConsumerModel(RuleBasedStateMachine):
             held.taken(who)
             held.claim, held.started = numbers[key], not first
             self.cells[key] = self.table.taken(self.cells[key])
-        taken = [Taken(name, claim, {key: numbers[key] for key in lot}) for claim, lot in rows.items()]
-        for one in taken:
-            members = [self.held[name, key] for key in one.numbers]
-            assert len(members) <= (consumer.batch or 1) and one.claim.claim in one.numbers.values()
-            assert {(held.failures, held.alone) for held in members} == {
-                (one.claim.failures, one.claim.alone)
-            }
-        return multiple(*taken)
+        for claim, lot in rows.items():
+            told = {(self.held[name, key].failures, self.held[name, key].alone) for key in lot}
+            assert len(lot) <= (consumer.batch or 1) and told == {(claim.failures, claim.alone)}
+            self.taken.append(Taken(name, claim, {key: numbers[key] for key in lot}))
+            assert claim.claim in self.taken[-1].numbers.values()
 
     def takeable(self, name: str, count: int, alone: bool) -> tuple[list[int], list[int]]:
         """The rows that have to come back from an earlier attempt, and those that nobody has had yet."""
@@ -165,13 +161,18 @@ class ConsumerModel(RuleBasedStateMachine):
         }
         return still
 
-    @rule(taken=claims, ending=st.sampled_from([None, *Ending]))
-    def report_or_finish(self, taken: Taken, ending: Ending | None) -> None:
-        """Also with claims that were finished or lost before: the fence has to refuse those."""
-        if ending is None:
-            self.report(taken, percent=len(self.told()))
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), late=st.booleans(), how=st.sampled_from([*Ending, "transaction", "report"]))
+    def end(self, data: st.DataObject, late: bool, how: str) -> None:
+        """Also with a claim that was finished or lost before: the fence has to refuse it."""
+        fitting = [one for one in self.taken if self.holding(one) is not late] or self.taken
+        taken = data.draw(st.sampled_from(fitting))
+        if how == "report":
+            self.report(taken, percent=len(self.taken))
+        elif how == "transaction":
+            self.finish_with_what_it_wrote(taken)
         else:
-            self.finish(taken, ending)
+            self.finish(taken, Ending(how))
 
     def report(self, taken: Taken, percent: int) -> None:
         number = taken.claim.claim
@@ -186,15 +187,16 @@ class ConsumerModel(RuleBasedStateMachine):
         values: dict[str, Any] = {"charge": charge, "error": "oh" if charge else None}
         values["delay"] = LATE if ending is Ending.RETRY else None
         store = cast("Store", self.stores[taken.consumer])
-        assert end(store, taken.claim, ending, now=self.now, **values) is holds
+        assert ended(store, taken.claim, ending, now=self.now, **values) is holds
         if holds:
             for key in taken.numbers:
-                self.held[taken.consumer, key].ended(ending, charge, due=self.now + LATE)
+                held = self.held[taken.consumer, key]
+                held.ended(ending, charge, due=self.now + LATE)
+                held.alone = held.alone if ending is Ending.RELEASED else 0
                 self.settle(taken.consumer, key, "oh" if charge else "cancelled")
                 if ending is Ending.RELEASED:
                     self.forget_if_untried(taken.consumer, key)
 
-    @rule(taken=claims)
     def finish_with_what_it_wrote(self, taken: Taken) -> None:
         """In the function's own transaction, which is undone if there is no row left to be marked."""
         holds, store = self.holding(taken), self.stores[taken.consumer]
@@ -239,14 +241,21 @@ class ConsumerModel(RuleBasedStateMachine):
 
     # -- time and workers ------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([1.0, 30.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+    @rule(
+        which=st.integers(0, 1),
+        number=st.integers(0, 1),
+        after=st.sampled_from([None, 0.0, 1.0, 30.0, 61.0, 61.0]),
+    )
+    def time_passes(self, which: int, number: int, after: float | None) -> None:
+        """Until a worker ends in good order, or looks after the other."""
+        self.now += after or 0.0
+        if after is None:
+            self.stop(which, number)
+        else:
+            self.rescue(which, number)
 
-    @rule(which=st.integers(0, 1), number=st.integers(0, 1), after=st.sampled_from([0.0, 61.0]))
-    def rescue(self, which: int, number: int, after: float) -> None:
+    def rescue(self, which: int, number: int) -> None:
         """One worker beats and looks after the other; each consumer sees to its own rows."""
-        self.now += after
         me, other = self.workers[which], self.workers[1 - which]
         name = self.table.consumers[number]
         assert self.store.beat(me, "FIFO", now=self.now)
@@ -283,9 +292,7 @@ class ConsumerModel(RuleBasedStateMachine):
             self.forget_if_untried(name, key)
         return back
 
-    @rule(which=st.integers(0, 1), number=st.integers(0, 1))
     def stop(self, which: int, number: int) -> None:
-        """A worker ends in good order."""
         who, name = self.workers[which], self.table.consumers[number]
         self.stores[name].retire(who, now=self.now)
         self.ended[who] = "stopped"
@@ -297,23 +304,11 @@ class ConsumerModel(RuleBasedStateMachine):
                 self.settle(*place, "its worker ended while it ran, and it is run at most once")
                 self.forget_if_untried(*place)
 
-    @rule(number=st.integers(0, 1))
-    def prune(self, number: int) -> None:
-        """What waits for a row that is done, gone or broken is forgotten."""
-        name = self.table.consumers[number]
-        idle = [
-            (consumer, key)
-            for (consumer, key), held in self.held.items()
-            if consumer == name and held.state != "running"
-            and not (key in self.cells and self.table.due(self.cells[key], name))
-        ]  # fmt: skip
-        assert self.stores[name].prune(Retention(0.0, 0.0), 0, 100, now=self.now) == (len(idle), 0)
-        for place in idle:
-            del self.held[place]
-
-    @rule(which=st.integers(0, 1), number=st.integers(0, 1))
-    def ask(self, which: int, number: int) -> None:
-        """What a worker asks before it waits, or leaves."""
+    @rule(which=st.integers(0, 1), number=st.integers(0, 1), prune=st.booleans())
+    def keep_up(self, which: int, number: int, prune: bool) -> None:
+        """What a worker does and asks before it waits, or leaves."""
+        if prune:
+            self.prune(self.table.consumers[number])
         who, name = self.workers[which], self.table.consumers[number]
         mine = {place: held for place, held in self.held.items() if place[0] == name}
         running = [held for held in mine.values() if held.state == "running"]
@@ -332,6 +327,18 @@ class ConsumerModel(RuleBasedStateMachine):
             moments.append(0.0)
         asked = self.stores[name].next_needed(who, now=self.now)
         assert asked == pytest.approx(min(moments), abs=0.4)
+
+    def prune(self, name: str) -> None:
+        """What waits for a row that is done, gone or broken is forgotten."""
+        idle = [
+            (consumer, key)
+            for (consumer, key), held in self.held.items()
+            if consumer == name and held.state != "running"
+            and not (key in self.cells and self.table.due(self.cells[key], name))
+        ]  # fmt: skip
+        assert self.stores[name].prune(Retention(0.0, 0.0), 0, 100, now=self.now) == (len(idle), 0)
+        for place in idle:
+            del self.held[place]
 
     # -- what always holds -----------------------------------------------------------------------
 
@@ -369,13 +376,14 @@ def run_model(lab: Lab, form: str, examples: int) -> None:
     check(lambda: ConsumerModel(lab, store, table), examples)
 
 
+@pytest.mark.timeout(400)  # a failure is made small before it is shown
 @pytest.mark.parametrize("form", FORMS)
 def test_both_stores_do_what_the_model_does(lab: Lab, form: str) -> None:
-    run_model(lab, form, examples=40 if lab.is_sqlite else 15)
+    run_model(lab, form, examples=50 if lab.is_sqlite else 20)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMS)
 def test_both_stores_do_what_the_model_does_for_long(lab: Lab, form: str) -> None:
-    run_model(lab, form, examples=1_000 if lab.is_sqlite else 300)
+    run_model(lab, form, examples=1_000 if lab.is_sqlite else 500)

@@ -481,37 +481,3 @@ def test_two_workers_never_get_the_same_row(lab: Lab) -> None:
         thread.join(60)
     assert failures == []
     assert sorted(map(int, taken)) == list(range(1, 301))
-
-
-def test_two_consumers_and_the_user_write_the_same_row_at_once_and_no_mark_is_lost(lab: Lab) -> None:
-    lab.create(40)
-    app = lab.app()
-    consumer(app, lab)(lambda_consumer())
-    consumer(app, lab, "batdetect")(lambda_consumer())
-    done = threading.Event()
-
-    def user() -> None:
-        connection = lab.connect()
-        setter = (
-            "json_set(coalesce(analysis_state, '{}'), '$.seen', "
-            "coalesce(json_extract(analysis_state, '$.seen'), 0) + 1)"
-            if lab.is_sqlite
-            else "jsonb_set(coalesce(analysis_state, '{}'), '{seen}', "
-            "to_jsonb(coalesce((analysis_state ->> 'seen')::int, 0) + 1))"
-        )
-        for key in list(range(1, 41)) * 5:
-            connection.execute(f"UPDATE {lab.table} SET analysis_state = {setter} WHERE id = {key}")
-        connection.close()
-        done.set()
-
-    threads = [
-        threading.Thread(target=user),
-        threading.Thread(target=lambda: app.consuming("birdnet")._work(True)),
-        threading.Thread(target=lambda: app.consuming("batdetect")._work(True)),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert done.is_set()
-    assert lab.states() == {n: {"birdnet": True, "batdetect": True, "seen": 5} for n in range(1, 41)}
