@@ -22,6 +22,7 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         "consumer": "birdnet",
         "worker": "w",
         "count": 4,
+        "charge": 1,
         "mark_order": "5",
         "mark_key": "5",
         "now": None,
