@@ -121,6 +121,7 @@ class Table:
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
         self.indexes: dict[str, str] = {}
+        self._elsewhere: dict[str, Queries] = {}
         self._types = {column.name: column.type for column in self._look()}
         self.has_index = False
         self.statements = self._written(None)
@@ -218,8 +219,10 @@ class Table:
     # -- writing the statements ------------------------------------------------------------------
 
     def on(self, style: str) -> Queries:
-        """The statements for a borrowed connection."""
-        return self._written(style)
+        """The statements for a borrowed connection; written once, for runs hold a lock when they ask."""
+        if style not in self._elsewhere:
+            self._elsewhere[style] = self._written(style)
+        return self._elsewhere[style]
 
     def _written(self, style: str | None) -> Queries:
         consumer = self._consumer
