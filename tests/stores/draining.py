@@ -1,4 +1,4 @@
-"""A worker that empties a queue, and the same as a program of its own: `python -m tests.stores.draining URL NAME`."""
+"""A worker that empties a queue, also as a program: `python -m tests.stores.draining URL NAME`."""
 
 from __future__ import annotations
 
