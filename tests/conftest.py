@@ -14,9 +14,11 @@ from tests.servers.folders import Folder
 from tests.servers.pgbouncer import PgBouncer, pgbouncer_program
 from tests.servers.postgres import (
     PostgresServer,
+    RecycledQueue,
     fresh_schema,
     old_binaries,
     own_server,
+    recycled_queue,
     shared_server,
     wheel_binaries,
 )
@@ -75,6 +77,18 @@ def postgres_schema(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def _recycled_postgres(postgres: PostgresServer) -> Iterator[RecycledQueue]:
+    with recycled_queue(postgres) as queue:
+        yield queue
+
+
+@pytest.fixture
+def postgres_queue(_recycled_postgres: RecycledQueue) -> str:
+    """The URL of an empty queue whose tables are there; one that the tests of this process take in turn."""
+    return _recycled_postgres.emptied()
+
+
+@pytest.fixture(scope="session")
 def old_postgres(_unix: None, shared_folder: Path) -> Iterator[PostgresServer]:
     """An older PostgreSQL, the machine's own or the wheel's other one; shared by all tests like the first."""
     with shared_server(old_binaries(), shared_folder / "old-postgres") as server:
@@ -86,6 +100,18 @@ def old_postgres_schema(old_postgres: PostgresServer) -> Iterator[str]:
     """The URL of an empty schema in the older PostgreSQL."""
     with fresh_schema(old_postgres) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def _recycled_old_postgres(old_postgres: PostgresServer) -> Iterator[RecycledQueue]:
+    with recycled_queue(old_postgres) as queue:
+        yield queue
+
+
+@pytest.fixture
+def old_postgres_queue(_recycled_old_postgres: RecycledQueue) -> str:
+    """The same in the older PostgreSQL."""
+    return _recycled_old_postgres.emptied()
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_json_values_come_back_as_they_went(value: Any) -> None:
     assert decode(encode(value, "value", 10**9)) == value
 

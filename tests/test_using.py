@@ -18,9 +18,37 @@ from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
 from tests.servers.postgres import schema_url
 from tests.stores.steps import worker
-from tests.stores.test_borrowed import Case, Place, case, postgres_table, sqlite_file
+from tests.stores.test_borrowed import (
+    Case,
+    Place,
+    case,
+    on_postgres,
+    on_sqlite,
+    opened,
+    postgres_place,
+    sqlite_file,
+    table_in,
+)
 
-__all__ = ["case", "postgres_table", "sqlite_file"]  # fixtures
+__all__ = ["case", "sqlite_file"]  # fixtures
+
+
+@pytest.fixture
+def postgres_table(postgres_queue: str) -> Iterator[Place]:
+    """The user's table beside a queue that is there already."""
+    url, _, schema = postgres_queue.partition("?schema=")
+    with psycopg.connect(url, autocommit=True) as other, table_in(schema, url, other) as place:
+        yield place
+
+
+@pytest.fixture
+def place_without_queue(postgres_url: str) -> Iterator[Place]:
+    with postgres_place(postgres_url) as place:
+        yield place
+
+
+nowhere = [pytest.param(("place_without_queue", one.values[0][1]), id=one.id) for one in on_postgres]
+case_without_queue = pytest.fixture(opened, name="case_without_queue", params=[*on_sqlite, *nowhere])
 
 
 def queue_in(place: Place) -> Rowlock:
@@ -143,7 +171,8 @@ def test_another_queue_in_the_same_server_is_refused(postgres_url: str, postgres
         connection.rollback()
 
 
-def test_the_queue_need_not_be_there_before(case: Case) -> None:
+def test_the_queue_need_not_be_there_before(case_without_queue: Case) -> None:
+    case = case_without_queue
     with closing(queue_in(case.place)) as app:
         case.start()
         case.do(lambda face: case.insert(face, 1))
@@ -159,9 +188,12 @@ def test_the_queue_need_not_be_there_before(case: Case) -> None:
         assert app.result(job.id) == "ada"
 
 
-def test_what_is_no_connection_is_refused_at_once(app: Rowlock) -> None:
-    with pytest.raises(ConfigurationError, match="cannot write jobs on a builtins"):
-        app.tasks["send"].using("sqlite:///jobs.db")
+def test_what_is_no_connection_is_refused_at_once(tmp_path: Path, postgres_queue: str) -> None:
+    for url in (f"sqlite:///{tmp_path / 'jobs.db'}", postgres_queue):
+        with closing(Rowlock(url)) as app:
+            task = app.task(lambda: None, name="send")
+            with pytest.raises(ConfigurationError, match="cannot write jobs on a builtins"):
+                task.using("sqlite:///jobs.db")
 
 
 def test_a_sleeping_worker_hears_of_the_commit(app: Rowlock, case: Case) -> None:
@@ -180,18 +212,25 @@ def test_sleepers_are_told_once_per_transaction(app: Rowlock, case: Case, postgr
     store = app.store
     if not isinstance(store, PostgresStore):
         pytest.skip("SQLite's sleepers look for themselves")
+    heard: list[str] = []
+    end = f"end_of_{store.address.schema}"
     with psycopg.connect(postgres_url, autocommit=True) as ear:
+        ear.add_notify_handler(lambda word: heard.append(word.channel))
+        ear.execute(f"LISTEN {end}")
         for number in range(3):
             who = worker(store, f"{number} of {store.address.schema}")
             ear.execute(f'LISTEN "{CHANNEL}{md5(who.encode(), usedforsecurity=False).hexdigest()}"')
             store.fall_asleep(who)
         for _ in range(2):  # twice in one session: what the first leaves in it must not silence the second
+            heard.clear()
             case.start()
             for number in range(4):
                 send_on(case, app, "ada", queue=f"queue {number % 2}")
             finished(case, app.tasks["send"].using(case.given).enqueue_many([{"to": "bob"}] * 3))
             case.commit()
-            assert len(list(ear.notifies(timeout=0.3))) == 1
+            ear.execute(f"NOTIFY {end}")  # words come in the order of their commits
+            eventually(lambda: ear.execute("SELECT 1") and end in heard)
+            assert len(heard) == 2
 
 
 def test_a_raw_autocommit_connection_commits_at_once(tmp_path: Path) -> None:

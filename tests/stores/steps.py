@@ -67,6 +67,11 @@ def job(store: Store, id: int) -> Job:
     return found
 
 
+def jobs(store: Store) -> dict[int, Job]:
+    """All of them, in one read."""
+    return {one.id: one for one in store.find(limit=10_000)}
+
+
 def state(store: Store, id: int) -> str:
     return str(job(store, id).state)
 

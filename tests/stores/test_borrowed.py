@@ -63,10 +63,17 @@ def postgres_place(url: str) -> Iterator[Place]:
     schema = f"borrowed_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as other:
         other.execute(f"CREATE SCHEMA {schema}")
-        other.execute(f"CREATE TABLE {schema}.note (id bigint PRIMARY KEY, word text)")
-        select = f"SELECT id, word FROM {schema}.note ORDER BY id"
-        yield Place(url, f"{schema}.note", lambda: other.execute(select).fetchall())
-        other.execute(f"SET lock_timeout = '10s'; DROP SCHEMA {schema} CASCADE")
+        with table_in(schema, url, other) as place:
+            yield place
+        other.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@contextmanager
+def table_in(schema: str, url: str, other: psycopg.Connection) -> Iterator[Place]:
+    other.execute(f"CREATE TABLE {schema}.note (id bigint PRIMARY KEY, word text)")
+    select = f"SELECT id, word FROM {schema}.note ORDER BY id"
+    yield Place(url, f"{schema}.note", lambda: other.execute(select).fetchall())
+    other.execute(f"SET lock_timeout = '10s'; DROP TABLE {schema}.note")
 
 
 # -- the kinds: how each is opened, and how its user ends a transaction --------------------------

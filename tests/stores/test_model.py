@@ -20,7 +20,7 @@ from tests.stores.modelling import (
     emptied_schemas,
     empty_files,
 )
-from tests.stores.steps import add, end, job, take, worker
+from tests.stores.steps import add, end, jobs, take, worker
 
 
 class QueueModel(RuleBasedStateMachine):
@@ -152,8 +152,9 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def the_store_agrees(self) -> None:
+        there = jobs(self.store)
         for id, expected in self.jobs.items():
-            found = job(self.store, id)
+            found = there[id]
             assert (found.state, found.claim, found.failures) == expected.told, f"job {id}: {found}"
             assert (found.claimed_by == expected.holder) or found.state != "running"
             assert (found.finished_at is not None) == (found.state in FINAL)

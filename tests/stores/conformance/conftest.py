@@ -26,15 +26,35 @@ def postgres_old(request: Request) -> str:
     return str(request.getfixturevalue("old_postgres_schema"))
 
 
-STORES: dict[str, Callable[[Request], str]] = {
+def recycled_postgres(request: Request) -> str:
+    return str(request.getfixturevalue("postgres_queue"))
+
+
+def recycled_postgres_old(request: Request) -> str:
+    return str(request.getfixturevalue("old_postgres_queue"))
+
+
+NOWHERE: dict[str, Callable[[Request], str]] = {
     "sqlite": sqlite,
     "postgres": postgres,
     "postgres-old": postgres_old,
 }
+STORES: dict[str, Callable[[Request], str]] = {
+    "sqlite": sqlite,
+    "postgres": recycled_postgres,
+    "postgres-old": recycled_postgres_old,
+}
+
+
+@pytest.fixture(params=NOWHERE)
+def new_url(request: Request) -> str:
+    """Where there is no queue yet, not even its tables."""
+    return NOWHERE[request.param](request)
 
 
 @pytest.fixture(params=STORES)
 def url(request: Request) -> str:
+    """Where there is an empty queue, or none yet."""
     return STORES[request.param](request)
 
 

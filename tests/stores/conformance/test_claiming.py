@@ -77,21 +77,17 @@ def test_weighted_random_draws_levels_by_their_weights(store: Store) -> None:
 
     Single draws are tested without a store, in tests/test_strategies.py.
     """
-    size = 8
+    total, size = 2400, 8
     who = worker(store)
     weights = {-5: 1, 0: 1, 1: 2, 4: 5, 9: 10}
+    # As many of each, and so many that no level runs out: every draw is among all five.
+    store.insert([new(priority=level, queue="q") for level in weights for _ in range(1500)])
     draws: Counter[int] = Counter()
-    for _ in range(60):
-        store.insert([new(priority=level, queue="q") for level in weights for _ in range(40)])
-        # No level runs out within 40 draws of 40 each, so that every draw is among all five.
-        for _ in range(40 // size):
-            draws.update(
-                claim.priority for claim in take(store, who, size, strategy="WEIGHTED_RANDOM", alone=False)
-            )
-        while batch := take(store, who, 200, strategy="FIFO"):
-            assert batch
-    total = sum(draws.values())
-    assert total == 60 * 40
+    for _ in range(total // size):
+        draws.update(
+            claim.priority for claim in take(store, who, size, strategy="WEIGHTED_RANDOM", alone=False)
+        )
+    assert sum(draws.values()) == total and max(draws.values()) < 1500
     expected = {level: total * weight / sum(weights.values()) for level, weight in weights.items()}
     chi_square = sum((draws[level] - share) ** 2 / share for level, share in expected.items())
     assert chi_square < 23.5, f"drawn {dict(draws)}, expected {expected}"

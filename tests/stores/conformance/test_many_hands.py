@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections import Counter
 
 import pytest
 
-from rowlock.job import Ending, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.strategies import NAMES
-from tests.stores.steps import add, end, outcome, take, worker
+from tests.stores.draining import drain, drain_in_processes
+from tests.stores.steps import add, end, take, worker
 
 JOBS = 300
-
-
-def drain(store: Store, name: str, strategy: str) -> list[int]:
-    who = worker(store, name)
-    done: list[int] = []
-    claims = take(store, who, 3, strategy=strategy)
-    while claims:
-        done += [claim.id for claim in claims]
-        outcomes = [outcome(claim, Ending.COMPLETED, result="1") for claim in claims]
-
-        got = store.exchange(who, outcomes, Want(count=3, strategy=strategy))
-        assert got.lost == []
-        claims = got.claims
-    return done
-
-
-def drain_in_process(url: str, name: str, results: multiprocessing.Queue[list[int]]) -> None:
-    store = store_for(url)
-    results.put(drain(store, name, "FIFO"))
-    store.close()
 
 
 @pytest.mark.parametrize("strategy", NAMES)
@@ -55,35 +34,16 @@ def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> N
 def test_processes_share_a_queue_without_a_clash(url: str) -> None:
     store = store_for(url)
     ids = add(store, JOBS)
-    context = multiprocessing.get_context("spawn")
-    results: multiprocessing.Queue[list[int]] = context.Queue()
-    processes = [
-        context.Process(target=drain_in_process, args=(url, f"p{number}", results)) for number in range(3)
-    ]
-    for process in processes:
-        process.start()
-    done = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    done = drain_in_processes(url, ["p0", "p1", "p2"])
     assert sorted(id for part in done for id in part) == ids
     assert Counter(found.state for found in store.find(limit=JOBS)) == {"completed": JOBS}
     assert {found.claim for found in store.find(limit=JOBS)} == {1}
     store.close()
 
 
-def test_processes_that_create_the_queue_at_the_same_moment_agree(url: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    results: multiprocessing.Queue[list[int]] = context.Queue()
-    processes = [
-        context.Process(target=drain_in_process, args=(url, f"p{number}", results)) for number in range(4)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    store = store_for(url)
+def test_processes_that_create_the_queue_at_the_same_moment_agree(new_url: str) -> None:
+    drain_in_processes(new_url, ["p0", "p1", "p2", "p3"])
+    store = store_for(new_url)
     assert len(store.workers()) == 4
     store.close()
 

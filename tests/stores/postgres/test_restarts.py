@@ -16,7 +16,6 @@ from rowlock.task import Task
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 
-RESTARTS = 10
 A_BATCH = 30  # more than the store writes in one statement, so that it is a COPY
 
 
@@ -98,8 +97,9 @@ def noting(app: Rowlock, runs: list[tuple[int, int]]) -> Task[[int], None]:
     return note
 
 
-def test_ten_crashes_of_the_server_lose_nothing_and_run_nothing_twice(
-    app: Rowlock, own_postgres: PostgresServer
+@pytest.mark.parametrize("crashes", [3, pytest.param(10, marks=pytest.mark.chaos)])
+def test_crashes_of_the_server_lose_nothing_and_run_nothing_twice(
+    app: Rowlock, own_postgres: PostgresServer, crashes: int
 ) -> None:
     runs: list[tuple[int, int]] = []
     note = noting(app, runs)
@@ -110,7 +110,7 @@ def test_ten_crashes_of_the_server_lose_nothing_and_run_nothing_twice(
 
     with app.worker(concurrency=4).background():
         with load.by(one, one):
-            for _ in range(RESTARTS):
+            for _ in range(crashes):
                 grows(load.ids, runs, by=20)
                 own_postgres.restart("immediate")
         last = note.enqueue(2)
