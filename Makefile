@@ -44,6 +44,9 @@ venv: $(DEV) ## make the environment with all development tools
 demo: $(INSTALLED) ## run a small real workload on SQLite
 	@$(BIN)/rowlock demo $(ARGS)
 
+# The tests start hundreds of processes, and without bytecode each of them would compile all of rowlock.
+unexport PYTHONDONTWRITEBYTECODE
+
 # More processes than cores: most of the time the tests wait for servers and child processes.
 test: $(DEV) ## run the whole suite with coverage
 	$(BIN)/python -m pytest -n 3 -m "not chaos" --cov $(ARGS)

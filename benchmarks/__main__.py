@@ -34,6 +34,7 @@ _POSTGRES = (
     "postgres_claims",
     "postgres_drain_one_at_a_time",
     "postgres_drain",
+    "postgres_consumers",
     "postgres_wakeup",
 )
 _WHEN_NAMED = ("postgres_tables",)

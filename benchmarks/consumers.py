@@ -8,7 +8,8 @@ from __future__ import annotations
 import sqlite3
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing
 
 from benchmarks.apps import adding_app, calls
 from benchmarks.measure import Timing, in_turn, timed
@@ -19,8 +20,8 @@ from rowlock.consumers.row import Row
 from rowlock.consumers.store import ConsumerStore
 from rowlock.job import Ending, Want
 from rowlock.stores.base import Registration
+from rowlock.task import Task
 
-_SCENARIO = "consumers"
 _LESS_THAN = 0.002
 _AT_LEAST = 0.4
 _CREATE = "CREATE TABLE recordings (id INTEGER PRIMARY KEY, time REAL, path TEXT, analysis_state TEXT)"
@@ -31,18 +32,32 @@ SELECT n, n, 'recording-' || n || '.wav', CASE WHEN n <= :done THEN '{"birdnet":
 """
 
 
+Make = Callable[[int, int], Rowlock]  # an app with a table of so many rows, of which so many are done
+
+
 def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
-    return [_claims(setting), _throughput(setting)]
+
+    def make(rows: int, done: int) -> Rowlock:
+        path = setting.folder / f"rows-{rows}.db"
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DROP TABLE IF EXISTS recordings")
+            connection.execute(_CREATE)
+            connection.execute(_FILL, {"rows": rows, "done": done})
+        return with_consumer(f"sqlite:///{path}")
+
+    jobs, task = adding_app(setting.folder / "jobs.db")
+    lines = [
+        claims("consumers", setting, make),
+        throughput("consumers", setting, make, jobs, task),
+    ]
+    jobs.close()
+    return lines
 
 
-def _table(path: Path, rows: int, done: int) -> Rowlock:
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE IF EXISTS recordings")
-        connection.execute(_CREATE)
-        connection.execute(_FILL, {"rows": rows, "done": done})
-    connection.close()
-    app = Rowlock(f"sqlite:///{path}")
+def with_consumer(url: str) -> Rowlock:
+    """An app whose consumer does nothing, with the index that it needs."""
+    app = Rowlock(url)
 
     @app.consumer("birdnet", table="recordings", state="analysis_state", order_by="time")
     def birdnet(recording: Row) -> None:
@@ -52,9 +67,10 @@ def _table(path: Path, rows: int, done: int) -> Rowlock:
     return app
 
 
-def _claims(setting: Setting) -> Line:
+def claims(scenario: str, setting: Setting, make: Make) -> Line:
+    """How long a claim takes where nearly all is done."""
     rows = setting.choose(1_000_000, 100_000)
-    app = _table(setting.folder / "claims.db", rows, rows - 1_000)
+    app = make(rows, rows - 1_000)
     store = app.consumer_host("birdnet").store
     assert isinstance(store, ConsumerStore)
     worker = app.store.register(
@@ -79,7 +95,7 @@ def _claims(setting: Setting) -> Line:
     app.close()
     p95 = statistics.quantiles(seconds, n=20)[-1]
     return Line(
-        _SCENARIO,
+        scenario,
         f"claim at {rows:,} rows, 1,000 due",
         f"p50 {statistics.median(seconds) * 1e3:.2f} ms, p95 {p95 * 1e3:.2f} ms",
         f"p95 < {_LESS_THAN * 1e3:g} ms",
@@ -89,13 +105,13 @@ def _claims(setting: Setting) -> Line:
     )
 
 
-def _throughput(setting: Setting) -> Line:
+def throughput(scenario: str, setting: Setting, make: Make, jobs: Rowlock, task: Task[..., int]) -> Line:
+    """Rows beside jobs, none of which does anything."""
     rows = setting.choose(10_000, 3_000)
-    jobs, task = adding_app(setting.folder / "jobs.db")
     given = calls(rows)
 
     def ours() -> Timing:
-        app = _table(setting.folder / "rows.db", rows, 0)
+        app = make(rows, 0)
         done: list[int] = []
         timing = timed(lambda: done.append(app.consume("birdnet", until_empty=True).completed))
         app.close()
@@ -107,5 +123,4 @@ def _throughput(setting: Setting) -> Line:
         return timed(lambda: jobs.worker().run(until_empty=True))
 
     comparison = in_turn(ours, baseline, pairs=setting.choose(12, 4))
-    jobs.close()
-    return compared(_SCENARIO, "speed, no-op jobs = 1", comparison, rows, _AT_LEAST)
+    return compared(scenario, "speed, no-op jobs = 1", comparison, rows, _AT_LEAST)

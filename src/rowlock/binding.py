@@ -48,6 +48,8 @@ class Binding:
         self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
         self._extra = next((one.name for one in parameters if one.kind is Parameter.VAR_KEYWORD), None)
         self._names = [one.name for one in parameters if one.name != self._extra]
+        # Not the parameters' own names: a struct takes none that begins with two underscores.
+        self._fields = {name: f"p{number}" for number, name in enumerate(self._names)}
         self._positional = [one.name for one in parameters if one.kind in _POSITIONAL]
         self._by_place = before  # what the call gets by position: nothing after a resident
         self._plain = all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in parameters)
@@ -121,8 +123,8 @@ class Binding:
             raise TypeError(f"{self._task}: {_named(str(error))}") from None
         given = {
             name: value
-            for number, name in enumerate(self._names)
-            if (value := getattr(decoded, _field_name(number))) is not msgspec.UNSET
+            for name, field in self._fields.items()
+            if (value := getattr(decoded, field)) is not msgspec.UNSET
         }
         positional: list[Any] = []
         for name in self._by_place:
@@ -162,7 +164,7 @@ class Binding:
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
-        fields = [self._field(number, name) for number, name in enumerate(self._names)]
+        fields = [self._field(name) for name in self._names]
         for name, field in zip(self._names, fields, strict=True):
             try:
                 msgspec.json.Decoder(msgspec.defstruct("One", [field]), dec_hook=to_type)
@@ -175,23 +177,18 @@ class Binding:
             fields,
             kw_only=True,
             forbid_unknown_fields=not self._extra,
-            rename={_field_name(number): name for number, name in enumerate(self._names)},
+            rename={field: name for name, field in self._fields.items()},
         )
         return msgspec.json.Decoder(record, dec_hook=to_type)
 
-    def _field(self, number: int, name: str) -> Any:
+    def _field(self, name: str) -> Any:
         kind = self._types.get(name, Any)
         if name == self._rest:
             kind = list[kind]  # type: ignore[valid-type]
         if name in self._required:
-            return (_field_name(number), kind)
+            return (self._fields[name], kind)
         optional = kind if kind is Any else kind | msgspec.UnsetType
-        return (_field_name(number), optional, msgspec.UNSET)
-
-
-def _field_name(number: int) -> str:
-    # Not the parameter's own: a struct takes no name that begins with two underscores.
-    return f"p{number}"
+        return (self._fields[name], optional, msgspec.UNSET)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -155,6 +155,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     unique_key: str | None = None
     meta_json: str | None = None
     alone: int = 0
+    again: bool = False  # it was claimed before, and may have killed its worker
 
     # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from rowlock.errors import ConfigurationError
@@ -68,6 +67,8 @@ class Registry:
 
     def no_such_task(self, name: str, elsewhere: Iterable[str]) -> str:
         """A sentence that names the closest task that there is."""
+        from difflib import get_close_matches  # only for mistakes
+
         known = sorted({*self._by_name, *elsewhere})
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known ones are: {', '.join(known)}"

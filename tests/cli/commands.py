@@ -1,17 +1,25 @@
-"""The command line as its users meet it: a process of its own, in a folder of its own."""
+"""The command line as its users meet it: in a folder of its own, and a process of its own where that matters.
+
+A process takes half a second, so most commands run inside the tests' own, with `here`."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
+from rowlock import Rowlock
 from rowlock.cli import run
 from tests.eventually import eventually
 
@@ -118,29 +126,55 @@ class CommandLine:
             )
         return Started(process, self.folder)
 
-    def here(self, *words: object, code: int | None = 0) -> Ended:
-        """Run a command inside this process, which is quicker; not for those that import an app."""
+    def here(self, *words: object, code: int | None = 0, **environment: str) -> Ended:
+        """Run a command to its end inside this process, which is quicker."""
         out, err = StringIO(), StringIO()
-        before = os.getcwd()
-        os.chdir(self.folder)
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                ended_with = run([str(word) for word in words])
-        finally:
-            os.chdir(before)
+        with (
+            mock.patch.dict(os.environ, environment),
+            _as_if_just_started(self.folder),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            ended_with = run([str(word) for word in words])
         ended = Ended(ended_with, out.getvalue(), err.getvalue())
         assert code is None or ended.code == code, ended
         return ended
 
-    def refused_here(self, *words: object, code: int = 1) -> str:
+    def refused_here(self, *words: object, code: int = 1, **environment: str) -> str:
         """Run a command inside this process that must fail with one line; returns that line."""
-        return self.here(*words, code=code).complaint
+        return self.here(*words, code=code, **environment).complaint
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def files(self) -> set[str]:
         return {path.name for path in self.folder.iterdir() if path.suffix != ".py" and path.is_file()}
+
+
+@contextmanager
+def _as_if_just_started(folder: Path) -> Iterator[None]:
+    """Be in the folder and know none of its modules; what a command leaves behind is cleared away."""
+    root, where, known = logging.getLogger(), os.getcwd(), set(sys.modules)
+    handlers, level = root.handlers, root.level
+    root.handlers = []  # or a worker's log would close those of pytest
+    importlib.invalidate_caches()  # a module may have been written a moment ago
+    os.chdir(folder)
+    try:
+        with mock.patch.object(sys, "path", sys.path[:]), mock.patch.object(sys, "dont_write_bytecode", True):
+            yield
+    finally:
+        os.chdir(where)
+        root.handlers = handlers
+        root.setLevel(level)
+        for name in set(sys.modules) - known:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folder):
+                _close_queues(sys.modules.pop(name))
+
+
+def _close_queues(module: ModuleType) -> None:
+    for value in vars(module).values():
+        if isinstance(value, Rowlock):
+            value.close()
 
 
 class Started:

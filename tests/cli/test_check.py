@@ -132,7 +132,7 @@ def test_a_database_that_cannot_be_asked_has_a_code_of_its_own_and_nothing_is_cr
     rowlock: CommandLine,
 ) -> None:
     assert rowlock.refused_here("check", code=UNREACHABLE).startswith("no queue at rowlock.db; name it with")
-    assert rowlock.refused("check", code=UNREACHABLE, ROWLOCK_APP="gone:app").endswith("without the app")
+    assert rowlock.refused_here("check", code=UNREACHABLE, ROWLOCK_APP="gone:app").endswith("without the app")
     nobody = f"postgresql://127.0.0.1:{free_port()}/shop"
     assert "cannot be reached" in rowlock.refused_here("check", "-d", nobody, code=UNREACHABLE)
     assert "mysql" in rowlock.refused_here("check", "-d", "mysql://host/db", code=UNREACHABLE)

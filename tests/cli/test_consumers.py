@@ -52,7 +52,7 @@ def test_the_indexes_are_printed_or_created(rowlock: CommandLine, lab: sqlite3.C
     names = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'recordings' ORDER BY name"
     assert lab.execute(names).fetchall() == []
     lab.executescript(printed.out)  # what is printed can be run
-    assert rowlock("consumers", *APP, "init").code == 0
+    assert rowlock.here("consumers", *APP, "init").code == 0
     assert [name for (name,) in lab.execute(names)] == [
         "rowlock_birdnet_due",
         "rowlock_birdnet_failed",
@@ -63,9 +63,9 @@ def test_the_indexes_are_printed_or_created(rowlock: CommandLine, lab: sqlite3.C
 def test_consumers_shows_how_they_stand_and_retry_clears_failures(
     rowlock: CommandLine, lab: sqlite3.Connection
 ) -> None:
-    before = rowlock("consumers", "--json", *APP).json[0]
+    before = rowlock.here("consumers", "--json", *APP).json[0]
     assert (before["due"], before["done"], before["failed"], before["oldest_due"]) == (3, 0, 0, 1)
-    rowlock("consume", "lab:app", "birdnet", "--until-empty")
+    rowlock.here("consume", "lab:app", "birdnet", "--until-empty")
     lab.execute("INSERT INTO recordings (path, analysis_state) VALUES ('x', '{oops')")
     shown = rowlock("consumers", *APP)
     header, line = shown.out.splitlines()
@@ -73,26 +73,26 @@ def test_consumers_shows_how_they_stand_and_retry_clears_failures(
     assert line.split()[:7] == ["birdnet", "recordings", "0", "0", "0", "~2", "1"]
     assert "birdnet has no index" in shown.err
     assert "skips 1 rows" in shown.err
-    exact = rowlock("consumers", "--json", "--exact", *APP).json[0]
+    exact = rowlock.here("consumers", "--json", "--exact", *APP).json[0]
     assert (exact["done"], exact["done_is_exact"], exact["failed"], exact["broken"]) == (2, True, 1, 1)
 
-    doctor = rowlock("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
+    doctor = rowlock.here("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
     said = [one for one in doctor["findings"] if one["check"] == "consumer birdnet"]
     assert [one["level"] for one in said] == ["warning", "warning", "note"]
     assert "SCAN recordings" in said[0]["message"]
     assert said[0]["advice"] == "create it: rowlock consumers init"
 
-    assert "--failed" in rowlock.refused("consumers", "retry", "birdnet", *APP, code=2)
+    assert "--failed" in rowlock.refused_here("consumers", "retry", "birdnet", *APP, code=2)
     assert rowlock("consumers", "retry", "birdnet", "--failed", *APP).out == "birdnet: 1 row is due again\n"
-    assert rowlock("consumers", "--json", *APP).json[0]["due"] == 1
-    rowlock("consumers", "init", *APP)
-    doctor = rowlock("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
+    assert rowlock.here("consumers", "--json", *APP).json[0]["due"] == 1
+    rowlock.here("consumers", "init", *APP)
+    doctor = rowlock.here("doctor", "--json", code=1, ROWLOCK_APP="lab:app").json
     said = [one for one in doctor["findings"] if one["check"] == "consumer birdnet"]
     assert said[0]["level"] == "ok"
 
 
 def test_what_is_missing_is_said_in_one_line(rowlock: CommandLine, lab: sqlite3.Connection) -> None:
-    assert "known ones are: birdnet" in rowlock.refused("consume", "lab:app", "batdetect")
-    assert "which app?" in rowlock.refused("consumers", "init", code=2)
+    assert "known ones are: birdnet" in rowlock.refused_here("consume", "lab:app", "batdetect")
+    assert "which app?" in rowlock.refused_here("consumers", "init", code=2)
     lab.execute("DROP TABLE recordings")
-    assert "there is no table recordings" in rowlock.refused("consume", "lab:app", "birdnet")
+    assert "there is no table recordings" in rowlock.refused_here("consume", "lab:app", "birdnet")

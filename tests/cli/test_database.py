@@ -47,7 +47,7 @@ def test_the_database_comes_from_the_option_the_environment_the_app_or_the_defau
         queue.close()
 
     def task(*words: str, **environment: str) -> str:
-        return str(rowlock("jobs", "--json", *words, **environment).json["jobs"][0]["task"])
+        return str(rowlock.here("jobs", "--json", *words, **environment).json["jobs"][0]["task"])
 
     everything = {"ROWLOCK_DATABASE_URL": "sqlite:///a.db", "ROWLOCK_APP": "shop:queue"}
     assert task() == "in_rowlock"
@@ -56,7 +56,7 @@ def test_the_database_comes_from_the_option_the_environment_the_app_or_the_defau
     assert task("--database", "sqlite:///b.db", **everything) == "in_b"
     assert task("--database", str(folder / "b.db")) == "in_b"
     assert task(ROWLOCK_DATABASE_URL="") == "in_rowlock"
-    assert rowlock.refused("jobs", ROWLOCK_APP="gone").endswith("; --database URL does without the app")
+    assert rowlock.refused_here("jobs", ROWLOCK_APP="gone").endswith("; --database URL does without the app")
 
 
 def test_a_database_that_cannot_be_used_is_told_in_one_line(rowlock: CommandLine) -> None:
@@ -72,7 +72,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(rowlock: CommandLine
         "'sqlite:jobs.db' is not a database URL"
     )
     assert "--database is empty" in rowlock.refused_here("jobs", "-d", "", code=2)
-    assert rowlock.refused("jobs", POLLER_INTERVAL_SECONDS="often").startswith(
+    assert rowlock.refused_here("jobs", POLLER_INTERVAL_SECONDS="often").startswith(
         "POLLER_INTERVAL_SECONDS='often': "
     )
 
@@ -95,10 +95,10 @@ def test_a_backup_is_a_queue_and_overwrites_nothing(rowlock: CommandLine, shop: 
 
 def test_the_doctor_says_what_to_do_and_its_exit_code_whether(rowlock: CommandLine, shop: Rowlock) -> None:
     shop.store.open()
-    healthy = rowlock("doctor", "-d", "jobs.db")
+    healthy = rowlock.here("doctor", "-d", "jobs.db")
     assert "✓ ok" in healthy.out and healthy.out.endswith("\nall is well\n") and "\x1b" not in healthy.out
     shop.enqueue("add")
-    ill = rowlock("doctor", "-d", "jobs.db", code=1)
+    ill = rowlock.here("doctor", "-d", "jobs.db", code=1)
     assert "! warning  workers" in ill.out and "→ start one: rowlock worker module:app" in ill.out
     assert ill.out.endswith("\nneeds attention: workers\n")
     report = rowlock.here("doctor", "-d", "jobs.db", "--json", code=1).json

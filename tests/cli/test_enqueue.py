@@ -16,13 +16,13 @@ def test_it_prints_the_id_and_takes_pairs_and_json(rowlock: CommandLine, shop: R
     assert here.job(1).args == {
         "n": 3, "flag": True, "word": "hello", "text": "'5'", "digits": "5", "x": "",
     }  # fmt: skip
-    job = rowlock("enqueue", "anything", '{"a": [1, {"b": null}]}', "c=2", "--json").json
+    job = rowlock.here("enqueue", "anything", '{"a": [1, {"b": null}]}', "c=2", "--json").json
     assert job["args"] == {"a": [1, {"b": None}], "c": 2}
     here.close()
 
 
 def test_options_reach_the_job(rowlock: CommandLine, shop: Rowlock) -> None:
-    job = rowlock(
+    job = rowlock.here(
         "enqueue", "add", "a=1", "b=2", "--queue", "fast", "--priority", "-7", "--run-at",
         "2099-01-31T08:00:00Z", "--expires", "60", "--unique-key", "k", "--meta",
         '{"tenant": 3}', "--json", **APP,
@@ -31,10 +31,10 @@ def test_options_reach_the_job(rowlock: CommandLine, shop: Rowlock) -> None:
     assert (job["run_at"], job["expires_at"]) == ("2099-01-31T08:00:00Z", "2099-01-31T08:01:00Z")
     assert (job["unique_key"], job["meta"], job["is_new"]) == ("k", {"tenant": 3}, True)
 
-    again = rowlock("enqueue", "add", "a=9", "b=9", "--unique-key", "k", **APP)
+    again = rowlock.here("enqueue", "add", "a=9", "b=9", "--unique-key", "k", **APP)
     assert again.out.strip() == str(job["id"]) and "holds the key 'k' already" in again.err
     assert (
-        rowlock("enqueue", "add", "a=1", "b=2", "--delay", "1000", "--json", **APP).json["state"]
+        rowlock.here("enqueue", "add", "a=1", "b=2", "--delay", "1000", "--json", **APP).json["state"]
         == "scheduled"
     )
 
@@ -44,26 +44,27 @@ def test_an_app_that_is_named_gives_its_tasks_options_and_checks_the_arguments(
 ) -> None:
     job = rowlock("enqueue", "send", "to=me", "--json", **APP).json
     assert (job["queue"], job["priority"], job["max_attempts"]) == ("mail", 5, 2)
-    assert rowlock.refused("enqueue", "add", "a=1", **APP) == "add: missing a required argument: 'b'"
-    assert rowlock.refused("enqueue", "add", "a=1", "b=x", **APP) == (
+    assert rowlock.refused_here("enqueue", "add", "a=1", **APP) == "add: missing a required argument: 'b'"
+    assert rowlock.refused_here("enqueue", "add", "a=1", "b=x", **APP) == (
         "add: argument 'b': Expected `int`, got `str`"
     )
     # The same database by another name is still the app's; another one is not.
     same = rowlock.folder / "jobs.db"
-    assert rowlock("enqueue", "send", "to=me", "--json", "-d", same, **APP).json["queue"] == "mail"
-    assert rowlock("enqueue", "send", "to=me", "--json", "-d", "other.db", **APP).json["queue"] == "default"
-    lenient = rowlock("enqueue", "send", "-d", "jobs.db", "--force", ROWLOCK_APP="gone:queue")
+    assert rowlock.here("enqueue", "send", "to=me", "--json", "-d", same, **APP).json["queue"] == "mail"
+    elsewhere = rowlock.here("enqueue", "send", "to=me", "--json", "-d", "other.db", **APP).json
+    assert elsewhere["queue"] == "default"
+    lenient = rowlock.here("enqueue", "send", "-d", "jobs.db", "--force", ROWLOCK_APP="gone:queue")
     assert "note: cannot import gone" in lenient.err and "arguments unchecked" in lenient.err
 
 
 def test_a_task_that_nobody_knows_is_refused_unless_forced(rowlock: CommandLine, shop: Rowlock) -> None:
-    assert rowlock.refused("enqueue", "ad", **APP) == (
+    assert rowlock.refused_here("enqueue", "ad", **APP) == (
         "neither the app nor a worker knows a task 'ad'; did you mean add? --force enqueues it all the same"
     )
     assert rowlock.files() == set()
-    rowlock("worker", "shop:queue", "--until-empty")  # it has said which tasks it knows
-    assert "did you mean send?" in rowlock.refused("enqueue", "sned", "-d", "jobs.db")
-    forced = rowlock("enqueue", "sned", "-d", "jobs.db", "--force")
+    rowlock.here("worker", "shop:queue", "--until-empty")  # it has said which tasks it knows
+    assert "did you mean send?" in rowlock.refused_here("enqueue", "sned", "-d", "jobs.db")
+    forced = rowlock.here("enqueue", "sned", "-d", "jobs.db", "--force")
     assert shop.job(int(forced.out)).task == "sned"
 
 

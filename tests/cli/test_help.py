@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ import typer
 
 from rowlock import Rowlock, __version__
 from rowlock.cli import cli, run
+from rowlock.cli.loading import COMMANDS
+from rowlock.cli.options import GRACE
+from rowlock.running.worker import STOP_GRACE
 from tests.cli.commands import CommandLine
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         yield (*path, name), command
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
@@ -34,6 +39,30 @@ PROMISED = {
 
 def test_all_promised_commands_are_there() -> None:
     assert {path[0] for path in ALL} == PROMISED
+
+
+def test_every_module_has_exactly_the_commands_that_it_is_imported_for() -> None:
+    for module, names in COMMANDS.items():
+        made = typer.main.get_group(import_module(f"rowlock.cli.{module}").commands).commands
+        assert tuple(made) == names
+
+
+def test_a_command_imports_only_what_it_needs(rowlock: CommandLine) -> None:
+    script = """if True:
+        import sys
+        from rowlock.cli import run
+        assert run(["enqueue", "add", "a=1"]) == 0
+        assert "rowlock.cli.jobs" not in sys.modules
+        assert run(["--help"]) == 0
+        assert "rowlock.cli.jobs" in sys.modules
+        heavy = {"rowlock.running.worker", "rowlock.consumers.store", "rowlock.insights"}
+        assert not heavy & set(sys.modules), heavy & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", script], cwd=rowlock.folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_grace_in_the_help_is_the_workers_own() -> None:
+    assert GRACE == STOP_GRACE
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
@@ -57,17 +86,17 @@ def test_every_command_has_help_with_an_example_that_it_understands(
 
 def test_help_and_version_and_wrong_words(rowlock: CommandLine) -> None:
     assert rowlock("--version").out == f"rowlock {__version__}\n"
-    assert "Usage: rowlock [OPTIONS] COMMAND" in rowlock().out
-    assert rowlock.refused_here("jbos", code=2).startswith("no such command 'jbos'")
+    assert "Usage: rowlock [OPTIONS] COMMAND" in rowlock.here().out
+    assert rowlock.refused_here("jbos", code=2).startswith("no such command 'jbos'. Did you mean 'jobs'")
     assert rowlock.refused_here("jobs", "--stat", "failed", code=2).startswith("no such option: --stat")
     assert rowlock.refused_here("job", code=2) == "missing argument 'ID'; see rowlock job --help"
 
 
-def test_the_installed_script_is_the_same_program(rowlock: CommandLine) -> None:
+def test_the_installed_script_is_the_same_program() -> None:
     script = shutil.which("rowlock", path=str(Path(sys.executable).parent))
     assert script is not None
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == rowlock("--version").out
+    assert done.stdout == f"rowlock {__version__}\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGPIPE and no SIGINT to send on Windows")

@@ -32,13 +32,14 @@ def test_jobs_are_listed_newest_first_and_by_page(rowlock: CommandLine, shop: Ro
 
     more = shown.err.split("more: ")[1].split()
     assert more[more.index("jobs") :][:3] == ["jobs", "--database", "jobs.db"]
-    rest = rowlock(*more[more.index("jobs") :])
+    rest = rowlock.here(*more[more.index("jobs") :])
     assert [int(line.split()[0]) for line in rest.out.splitlines()[1:]] == ids[2::-1] and rest.err == ""
 
-    page = rowlock("jobs", *DATABASE, "--queue", "fast", "--task", "add", "--state", "QUEUED", "--json").json
+    chosen = ("--queue", "fast", "--task", "add", "--state", "QUEUED")
+    page = rowlock.here("jobs", *DATABASE, *chosen, "--json").json
     assert [job["id"] for job in page["jobs"]] == [ids[3], ids[1]] and page["cursor"] is None
     assert page["jobs"][0]["created_at"].endswith("Z") and page["jobs"][0]["cancelling"] is False
-    nothing = rowlock("jobs", *DATABASE, "--state", "failed")
+    nothing = rowlock.here("jobs", *DATABASE, "--state", "failed")
     assert (nothing.out, nothing.err) == ("", "no such jobs\n")
 
 
@@ -66,7 +67,7 @@ def test_one_job_is_told_whole(rowlock: CommandLine, shop: Rowlock, failed: int)
 
 def test_a_running_job_is_watched_cancelled_and_retried(rowlock: CommandLine, shop: Rowlock) -> None:
     job = shop.enqueue("wait_for_the_go")
-    timed_out = rowlock("watch", job.id, *DATABASE, "--timeout", "0.1", code=124)
+    timed_out = rowlock.here("watch", job.id, *DATABASE, "--timeout", "0.1", code=124)
     assert timed_out.out == f"job {job.id} (wait_for_the_go): queued\n"
     assert timed_out.err == f"rowlock: job {job.id} (wait_for_the_go) is still queued after 0.1 s\n"
     with rowlock.start("worker", "shop:queue"):
@@ -83,7 +84,7 @@ def test_a_running_job_is_watched_cancelled_and_retried(rowlock: CommandLine, sh
             rowlock.here("retry", job.id, *DATABASE).out
             == f"job {job.id} (wait_for_the_go) is back in queue default\n"
         )
-        assert rowlock("watch", job.id, *DATABASE, "--json").json["result"] == "gone"
+        assert rowlock.here("watch", job.id, *DATABASE, "--json").json["result"] == "gone"
     assert f"job {job.id} is completed already" in rowlock.refused_here("cancel", job.id, *DATABASE)
 
 

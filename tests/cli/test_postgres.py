@@ -107,7 +107,7 @@ def test_what_init_sql_prints_makes_the_same_tables_and_needs_no_server(
     rowlock: CommandLine, postgres: PostgresServer, postgres_schema: str
 ) -> None:
     nowhere = f"postgresql://rowlock:{SECRET}@127.0.0.1:{free_port()}/shop"
-    assert rowlock("init", "--sql", "-d", nowhere).out.startswith(
+    assert rowlock.here("init", "--sql", "-d", nowhere).out.startswith(
         "-- rowlock's tables for PostgreSQL, schema v"
     )
     other = f"{postgres_schema}_too"
@@ -122,7 +122,7 @@ def test_what_init_sql_prints_makes_the_same_tables_and_needs_no_server(
 
 
 def test_init_sql_for_a_file_prints_and_creates_nothing(rowlock: CommandLine) -> None:
-    assert "CREATE TABLE rowlock_jobs" in rowlock("init", "--sql", "-d", "jobs.db").out
+    assert "CREATE TABLE rowlock_jobs" in rowlock.here("init", "--sql", "-d", "jobs.db").out
     assert rowlock.files() == set()
 
 
@@ -135,7 +135,7 @@ def test_two_workers_are_listed_with_where_they_are(rowlock: CommandLine, postgr
     ):
         store = Rowlock(postgres_schema).store
         eventually(lambda: sum(worker.alive for worker in store.workers()) == 2)
-        listed = rowlock("workers", "--json", "-d", postgres_schema).json
+        listed = rowlock.here("workers", "--json", "-d", postgres_schema).json
         table = rowlock("workers", "-d", postgres_schema).out
         for name, process in (("one", one), ("two", two)):
             (record,) = [record for record in listed if record["id"] == name]
@@ -174,8 +174,8 @@ def test_a_wrong_password_has_its_own_sentence_for_commands_and_workers(
     for password in ("wr0ng", ""):
         url = as_user(strict.url, "app", password)
         refusals = [
-            rowlock.refused("jobs", "-d", url, PGPASSFILE="none"),
-            rowlock.refused("worker", "tasks:app", QUEUE=url, PGPASSFILE="none"),
+            rowlock.refused_here("jobs", "-d", url, PGPASSFILE="none"),
+            rowlock.refused_here("worker", "tasks:app", QUEUE=url, PGPASSFILE="none"),
         ]
         for complaint in refusals:
             assert complaint.startswith(f"{as_user(strict.url, 'app')} refused the password: check it in ")
@@ -189,7 +189,7 @@ def test_a_missing_database_and_a_missing_user_have_their_own_sentences(
     missing = postgres.url.removesuffix("/rowlock") + "/nowhere"
     sentence = f"there is no such database at {missing}: create it (`createdb`), or check the URL"
     for words in (["jobs", "-d", missing], ["init", "-d", missing], ["worker", "tasks:app"]):
-        assert rowlock.refused(*words, QUEUE=missing).startswith(sentence)
+        assert rowlock.refused_here(*words, QUEUE=missing).startswith(sentence)
     stranger = as_user(postgres.url, "stranger")
     assert rowlock.refused_here("jobs", "-d", stranger).startswith(f"{stranger} refused the user: ")
 
@@ -210,7 +210,7 @@ def test_too_many_clients_is_told_and_a_worker_waits_for_its_turn(
     rowlock.here("init", "-d", url)
     crowd = connections(strict, 11)
     try:
-        complaint = rowlock.refused("jobs", "-d", url)
+        complaint = rowlock.refused_here("jobs", "-d", url)
         assert complaint.startswith(
             f"{as_user(strict.url, 'app')}?schema=crowded has too many clients: raise max"
         )
@@ -235,19 +235,19 @@ def test_without_the_right_to_create_tables_an_administrator_can_do_it(
     role = urlsplit(limited).username
     advice = f"at {limited}: let an administrator run what `rowlock init --sql` prints"
     lacks = f"the user lacks a right {advice}"
-    assert rowlock.refused("init", "-d", limited).startswith(f"no schema for this user {advice}")
+    assert rowlock.refused_here("init", "-d", limited).startswith(f"no schema for this user {advice}")
     elsewhere = limited.partition("?")[0]
-    assert rowlock.refused("init", "-d", elsewhere).startswith(lacks.replace(limited, elsewhere))
-    script = rowlock("init", "--sql", "-d", limited).out
+    assert rowlock.refused_here("init", "-d", elsewhere).startswith(lacks.replace(limited, elsewhere))
+    script = rowlock.here("init", "--sql", "-d", limited).out
     psql(postgres, script)
-    assert rowlock.refused("jobs", "-d", limited).startswith(lacks)
+    assert rowlock.refused_here("jobs", "-d", limited).startswith(lacks)
     # The rights that the script names in its comments are enough for everything.
     grants = re.findall(r"--     (GRANT (?:.*\n--  )*?.* TO app;)", script)
     assert len(grants) == 4
     psql(postgres, "\n".join(grants).replace("--", "").replace("TO app;", f"TO {role};"))
-    assert rowlock("enqueue", "add", "a=1", "b=2", "-d", limited).out == "1\n"
+    assert rowlock.here("enqueue", "add", "a=1", "b=2", "-d", limited).out == "1\n"
     assert "1 completed" in rowlock("worker", "tasks:app", "--until-empty", QUEUE=limited).out
-    assert rowlock("doctor", "-d", limited).out.endswith("\nall is well\n")
+    assert rowlock.here("doctor", "-d", limited).out.endswith("\nall is well\n")
     assert rowlock.here("retry", "1", "-d", limited).code == 0
 
 
@@ -376,11 +376,11 @@ def test_no_command_shows_the_password(rowlock: CommandLine, strict: PostgresSer
     for words in commands:
         ended = rowlock.here(*words, "-d", url, code=None)
         said += ended.out + ended.err
-    ended = rowlock("worker", "tasks:app", "--until-empty", "--log-level", "debug", QUEUE=url)
+    ended = rowlock.here("worker", "tasks:app", "--until-empty", "--log-level", "debug", QUEUE=url)
     said += ended.out + ended.err
     assert "more: " in said and "2 completed" in said and "Traceback" not in said
     assert SECRET not in said
-    more = rowlock("jobs", "-n", 1, "-d", f"{url}&password={SECRET}&connect_timeout=5").err
+    more = rowlock.here("jobs", "-n", 1, "-d", f"{url}&password={SECRET}&connect_timeout=5").err
     assert f"{as_user(strict.url, 'app')}?schema=secret&connect_timeout=5" in more and SECRET not in more
 
 

@@ -52,7 +52,7 @@ def test_workers_are_listed_while_they_live_and_with_all_afterwards(
         (worker,) = rowlock.here("workers", *DATABASE, "--json").json
         assert (worker["id"], worker["status"], worker["queues"]) == ("w1", "alive", ["gpu"])
         assert "add" in worker["tasks"]
-    rowlock("worker", "shop:queue", "--name", "w2", "--until-empty")
+    rowlock.here("worker", "shop:queue", "--name", "w2", "--until-empty")
     everyone = rowlock.here("workers", *DATABASE, "--all", "--json").json
     assert {one["id"]: one["status"] for one in everyone}["w2"] == "stopped"
     still_there = rowlock.here("workers", *DATABASE, "--json").json

@@ -34,7 +34,7 @@ def test_a_worker_introduces_itself_runs_what_is_due_and_sums_up(rowlock: Comman
 
 def test_only_the_named_queues_are_served(rowlock: CommandLine, shop: Rowlock) -> None:
     served, other = (shop.enqueue("add", {"a": 1, "b": 2}, queue=name) for name in ("fast", "slow"))
-    rowlock("worker", "shop:queue", "--queue", "fast", "-q", "faster", "--until-empty")
+    rowlock.here("worker", "shop:queue", "--queue", "fast", "-q", "faster", "--until-empty")
     assert shop.job(served.id).state == "completed"
     assert shop.job(other.id).state == "queued"
 
@@ -84,53 +84,54 @@ def test_the_second_signal_ends_it_at_once_and_the_job_is_queued_again(
 
 
 def test_the_app_may_come_from_the_environment_or_from_pyproject(rowlock: CommandLine, shop: Rowlock) -> None:
-    assert "which app?" in rowlock.refused("worker", "--until-empty", code=2)
+    assert "which app?" in rowlock.refused_here("worker", "--until-empty", code=2)
     assert "tasks: add" in rowlock("worker", "--until-empty", ROWLOCK_APP="shop:queue").out
     rowlock.write("pyproject.toml", '[tool.rowlock]\napp = "shop:queue"\n')
-    assert "tasks: add" in rowlock("worker", "--until-empty").out
-    assert "add" in rowlock("enqueue", "add", "a=1", "b=2", "--json").json["task"]
+    assert "tasks: add" in rowlock.here("worker", "--until-empty").out
+    assert "add" in rowlock.here("enqueue", "add", "a=1", "b=2", "--json").json["task"]
     rowlock.write("pyproject.toml", "[tool.rowlock\n")
-    assert rowlock.refused("jobs").startswith("pyproject.toml cannot be read: ")
+    assert rowlock.refused_here("jobs").startswith("pyproject.toml cannot be read: ")
     rowlock.write("pyproject.toml", "[tool.rowlock]\napp = 3\n")
-    assert 'write app = "module:app"' in rowlock.refused("jobs")
+    assert 'write app = "module:app"' in rowlock.refused_here("jobs")
 
 
 def test_an_app_that_cannot_be_imported_is_told_in_one_line(rowlock: CommandLine, shop: Rowlock) -> None:
-    assert rowlock.refused("worker", "shopp:queue").endswith("on Python's path; did you mean shop?")
-    assert rowlock.refused("worker", "shop.tasks:queue") == (
+    assert rowlock.refused_here("worker", "shopp:queue").endswith("on Python's path; did you mean shop?")
+    assert rowlock.refused_here("worker", "shop.tasks:queue") == (
         "cannot import shop.tasks: No module named 'shop.tasks'; 'shop' is not a package"
     )
-    assert rowlock.refused("worker", "shop.py:queue").endswith("name the module instead: shop:app")
-    assert "does not name a module" in rowlock.refused("worker", ":queue")
+    assert rowlock.refused_here("worker", "shop.py:queue").endswith("name the module instead: shop:app")
+    assert "does not name a module" in rowlock.refused_here("worker", ":queue")
 
     rowlock.write("inside.py", "def price(of):\n    return 1 / of\n\nprice(0)\n")
     assert rowlock.refused("worker", "inside") == (
         "cannot import inside: ZeroDivisionError: division by zero (inside.py, line 2: return 1 / of)"
     )
     rowlock.write("lacking.py", "import no_such_thing\n")
-    assert rowlock.refused("worker", "lacking") == (
+    assert rowlock.refused_here("worker", "lacking") == (
         "cannot import lacking: ModuleNotFoundError: No module named 'no_such_thing' "
         "(lacking.py, line 1: import no_such_thing)"
     )
     rowlock.write("leaving.py", "raise SystemExit(3)\n")
-    assert "cannot import leaving: SystemExit: 3" in rowlock.refused("worker", "leaving")
+    assert "cannot import leaving: SystemExit: 3" in rowlock.refused_here("worker", "leaving")
     rowlock.write("including.py", "from rowlock import Rowlock\napp = Rowlock(include=['nowhere'])\n")
-    assert "a module that including includes: ModuleNotFoundError" in rowlock.refused("worker", "including")
+    included = rowlock.refused_here("worker", "including")
+    assert "a module that including includes: ModuleNotFoundError" in included
 
 
 def test_something_that_is_not_a_rowlock_is_named_with_what_was_meant(
     rowlock: CommandLine, shop: Rowlock
 ) -> None:
     hint = "did you mean shop:queue?"
-    assert rowlock.refused("worker", "shop") == f"shop:app is a shop.WebApp, not a Rowlock; {hint}"
-    assert rowlock.refused("worker", "shop:jobs") == f"module shop has no 'jobs'; {hint}"
+    assert rowlock.refused_here("worker", "shop") == f"shop:app is a shop.WebApp, not a Rowlock; {hint}"
+    assert rowlock.refused_here("worker", "shop:jobs") == f"module shop has no 'jobs'; {hint}"
     rowlock.write("bare.py", "app = len\n")
-    assert "the module holds no Rowlock" in rowlock.refused("worker", "bare")
+    assert "the module holds no Rowlock" in rowlock.refused_here("worker", "bare")
 
 
 def test_options_that_cannot_work_are_refused_by_name(rowlock: CommandLine, shop: Rowlock) -> None:
     def refused(*words: str, code: int = 1, **environment: str) -> str:
-        return rowlock.refused("worker", "shop:queue", *words, code=code, **environment)
+        return rowlock.refused_here("worker", "shop:queue", *words, code=code, **environment)
 
     assert "valid ones are: FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM" in refused("--strategy", "best")
     assert refused("-c", "0") == "concurrency=0: must be a whole number >= 1"

@@ -57,6 +57,7 @@ def test_rows_that_waited_in_a_dead_worker_are_spared_once(app: Rowlock) -> None
     assert store.rescue(second, careful_age=10.0, now=LATER).requeued == 2
     again = taken(store, second, LATER, "birdnet")
     assert [(claim.unique_key, claim.failures, claim.alone) for claim in again] == [("1", 0, 0), ("2", 0, 0)]
+    assert [claim.again for claim in (*first, *again)] == [False, False, True, True]
     assert store.exchange("first", [one.ended(Ending.COMPLETED) for one in first], now=LATER).lost != []
     last = LATER + 1000.0
     third = register(app.store, "third", now=last)

@@ -415,6 +415,22 @@ def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None
     assert lab.claims() == []
 
 
+def test_quick_rows_are_claimed_ahead_and_settled_together(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create(1_000)
+    app = lab.app()
+    consumer(app, lab)(lambda_consumer())
+    writing, transactions = app.store.writing, list[Any]()  # type: ignore[attr-defined]
+
+    def counted(now: float | None = None) -> Any:
+        transactions.append(now)
+        return writing(now)
+
+    monkeypatch.setattr(app.store, "writing", counted)
+    assert app.consume("birdnet", until_empty=True).completed == 1_000
+    assert len(transactions) < 200
+    assert set(lab.marks("birdnet").values()) == {True}
+
+
 def test_a_worker_buried_by_somebody_else_is_rescued_all_the_same(lab: Lab) -> None:
     import time
 

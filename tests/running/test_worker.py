@@ -168,6 +168,63 @@ def test_an_unknown_task_goes_back_to_scheduled_and_is_never_discarded(app: Rowl
     assert finding.level == "warning" and "mystery (1)" in finding.message
 
 
+# -- who makes the exchange ----------------------------------------------------------------------------
+
+
+def test_one_job_at_a_time_needs_no_other_thread(app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange, makers = app.store.exchange, list[str]()
+
+    def noted(*given: Any, **named: Any) -> Any:
+        makers.append(threading.current_thread().name)
+        return exchange(*given, **named)
+
+    monkeypatch.setattr(app.store, "exchange", noted)
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 50)
+    assert app.worker(concurrency=1, prefetch=0).run(until_empty=True).completed == 50
+    assert sum(name.startswith("rowlock-run") for name in makers) > 25
+
+
+def test_a_worker_does_not_end_while_a_thread_of_its_pool_claims(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 20)
+    worker, exchange = app.worker(concurrency=1, prefetch=0), app.store.exchange
+    claimed, ended = threading.Event(), threading.Event()
+    early: list[bool] = []
+
+    def stopped_meanwhile(*given: Any, **named: Any) -> Any:
+        got = exchange(*given, **named)
+        if threading.current_thread().name.startswith("rowlock-run") and not claimed.is_set():
+            claimed.set()
+            worker.stop()
+            early.append(ended.wait(0.2))
+        return got
+
+    monkeypatch.setattr(app.store, "exchange", stopped_meanwhile)
+    worker.run()
+    ended.set()
+    assert early == [False]
+    assert app.stats()["running"] == 0
+    assert [one.ended for one in app.store.workers()] == ["stopped"]
+
+
+def test_an_error_in_a_thread_of_the_pool_ends_the_worker(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 5)
+    exchange = app.store.exchange
+
+    def broken(*given: Any, **named: Any) -> Any:
+        if threading.current_thread().name.startswith("rowlock-run"):
+            raise ZeroDivisionError("a mistake of ours")
+        return exchange(*given, **named)
+
+    monkeypatch.setattr(app.store, "exchange", broken)
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        app.worker(concurrency=1, prefetch=0).run(until_empty=True)
+    assert app.stats()["running"] == 0
+
+
 # -- progress, log lines, cancel, timeout ------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The `rowlock` command: puts the groups of commands together and turns errors into one line each.
 
-Each group is a module of its own; what they need is imported when a command runs, so that help is quick.
+Each group is a module of its own, imported when one of its commands is called (`loading.py`).
 """
 
 from __future__ import annotations
@@ -14,29 +14,16 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rowlock import RowlockError, __version__
-from rowlock.cli import (
-    check,
-    consume,
-    database,
-    demo,
-    jobs,
-    operate,
-    produce,
-    queues,
-    target,
-    watch,
-    work,
-    workers,
-)
+from rowlock.cli import target
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain, told
+from rowlock.cli.loading import CommandsOfModules
 
 cli = typer.Typer(
     name="rowlock",
+    cls=CommandsOfModules,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (work, consume, produce, jobs, watch, operate, queues, workers, check, database, demo):
-    cli.add_typer(group.commands)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rowlock import RowlockError, insights
+from rowlock import RowlockError
 from rowlock.cli import show, target
 from rowlock.cli.failing import ERROR, UNREACHABLE, CommandFailed, told
 from rowlock.cli.options import Database, Json, examples
+
+if TYPE_CHECKING:
+    from rowlock.insights import Probe
 
 commands = typer.Typer()
 
@@ -37,6 +40,8 @@ def check(
     Exit code 0: all is well. 1: jobs wait and no living worker serves them, or one has waited for too long.
     2: a wrong command line. 3: the database cannot be reached, or holds no queue.
     """
+    from rowlock import insights
+
     try:
         seen = insights.probe(target.queue_at(database).store, max_age, queue or ())
     except CommandFailed as error:
@@ -47,14 +52,14 @@ def check(
         show.print_json(seen)
     else:
         for one in seen.findings:
-            show.say(show.safe(f"{one.message}; {one.advice}"))
+            show.say(f"{one.message}; {one.advice}")
         if seen.healthy:
             show.say(_all_is_well(seen))
     if not seen.healthy:
         raise typer.Exit(1)
 
 
-def _all_is_well(seen: insights.Probe) -> str:
+def _all_is_well(seen: Probe) -> str:
     workers = "1 worker is" if seen.workers == 1 else f"{seen.workers} workers are"
     oldest = f"the oldest due job has waited for {max(seen.waiting.values()):.0f} s" if seen.waiting else ""
     return f"all is well: {workers} alive, {oldest or 'no job waits'}"

@@ -12,10 +12,8 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import Json, examples
+from rowlock.cli.options import GRACE, Json, examples
 from rowlock.cli.work import configure_logs, run_worker
-from rowlock.consumers import overview
-from rowlock.running.worker import STOP_GRACE
 
 commands = typer.Typer()
 consumers_commands = typer.Typer(
@@ -77,7 +75,7 @@ def consume(
     grace: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
-    ] = STOP_GRACE,
+    ] = GRACE,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="End when no row is due or in flight.")
     ] = False,
@@ -90,6 +88,8 @@ def consume(
     ] = "text",
 ) -> None:
     """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`."""
+    from rowlock.consumers import overview
+
     configure_logs(log_level, log_format)
     if len(given) > 2:
         raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
@@ -130,6 +130,8 @@ def consumers(
     if context.invoked_subcommand is not None:
         context.obj = app
         return
+    from rowlock.consumers import overview
+
     records = overview.records(_with_consumers(app), exact)
     if json:
         show.print_json(records)
@@ -170,11 +172,13 @@ def retry(
     app: App = None,
 ) -> None:
     """Clear the failures of a consumer, so that these rows are worked on again."""
+    from rowlock.consumers import overview
+
     if not failed:
         raise CommandFailed("what should be tried again? Write --failed for all rows that failed", USAGE)
     host = _with_consumers(app or context.obj).consumer_host(name)
     cleared = overview.retry_failed(host)
-    show.say(show.safe(f"{name}: {cleared} {'row is' if cleared == 1 else 'rows are'} due again"))
+    show.say(f"{name}: {cleared} {'row is' if cleared == 1 else 'rows are'} due again")
 
 
 @consumers_commands.command(
@@ -188,15 +192,17 @@ def init(
     app: App = None,
 ) -> None:
     """Create the indexes that make claims and counts cheap; existing ones are kept."""
+    from rowlock.consumers import overview
+
     rowlock = _with_consumers(app or context.obj)
     for name in rowlock.consumers:
         host = rowlock.consumer_host(name)
         if sql:
             for statement in overview.index_statements(host):
-                show.say(f"{statement};")
+                show.print_text(f"{statement};\n")
         else:
             overview.create_indexes(host)
-            show.say(show.safe(f"{name}: {', '.join(overview.index_names(host))} are there"))
+            show.say(f"{name}: {', '.join(overview.index_names(host))} are there")
 
 
 def _with_consumers(app: str | None) -> Rowlock:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rowlock import insights
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed
 from rowlock.cli.options import Database, Json, examples
 from rowlock.errors import StoreMissing
+
+if TYPE_CHECKING:
+    from rowlock.insights import Finding
 
 commands = typer.Typer()
 
@@ -54,7 +56,7 @@ def init(
         said = f"created rowlock's tables in {where}" if there else f"created a queue at {where}"
     else:
         said = f"there is a queue at {where} already"
-    show.say(show.safe(f"{said} (schema version {app.store.facts()['schema_version']})"))
+    show.say(f"{said} (schema version {app.store.facts()['schema_version']})")
 
 
 @commands.command(rich_help_panel="The database", epilog=examples("rowlock upgrade -d sqlite:///jobs.db"))
@@ -64,9 +66,9 @@ def upgrade(database: Database = None) -> None:
     before, after = app.store.upgrade()
     where = target.address(app)
     if before == after:
-        show.say(show.safe(f"{where}: already at version {after}"))
+        show.say(f"{where}: already at version {after}")
     else:
-        show.say(show.safe(f"{where}: upgraded from version {before} to {after}"))
+        show.say(f"{where}: upgraded from version {before} to {after}")
 
 
 @commands.command(rich_help_panel="The database", epilog=examples("rowlock backup jobs-monday.db"))
@@ -82,12 +84,14 @@ def backup(
     if not os.path.isdir(folder):
         raise CommandFailed(f"{to} cannot be written: there is no folder {folder}")
     size = app.store.backup(to)
-    show.say(show.safe(f"{target.address(app)} copied to {to}: {size:,} bytes"))
+    show.say(f"{target.address(app)} copied to {to}: {size:,} bytes")
 
 
 @commands.command(rich_help_panel="The database", epilog=examples("rowlock doctor", "rowlock doctor --json"))
 def doctor(database: Database = None, json: Json = False) -> None:
     """Check the database, the jobs and the workers; exit code 1 if something needs doing."""
+    from rowlock import insights
+
     app = target.queue_at(database)
     findings = insights.doctor(app.store)
     if app.consumers:
@@ -104,7 +108,7 @@ def doctor(database: Database = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _print(findings: Sequence[insights.Finding]) -> None:
+def _print(findings: Sequence[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -9,15 +9,17 @@ import os
 import random
 import tempfile
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rowlock import Fail, JobContext, Retry, Rowlock
-from rowlock.cli import demo_display, target
+from rowlock.cli import target
 from rowlock.cli.failing import CommandFailed
 from rowlock.cli.options import examples
-from rowlock.insights import Stats
+
+if TYPE_CHECKING:
+    from rowlock.insights import Stats
 
 commands = typer.Typer()
 
@@ -39,6 +41,8 @@ def demo(
     ] = None,
 ) -> None:
     """See rowlock work: some hundred jobs on SQLite, some of which fail and are tried again."""
+    from rowlock.cli import demo_display
+
     if jobs < _FEWEST:
         raise typer.BadParameter(f"--jobs {jobs}: at least {_FEWEST} are needed")
     if database is None:

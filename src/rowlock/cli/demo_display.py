@@ -54,8 +54,7 @@ def _lines(began: float) -> Draw:
             return
         next_line = elapsed + 1.0
         counts = "  ".join(f"{words} {stats[state]:>3}" for state, words in _STATES.items())
-        show.say(f"{elapsed:4.1f} s  {counts}")
-        show.console().file.flush()
+        show.say(f"{elapsed:4.1f} s  {counts}", at_once=True)
 
     return draw
 
@@ -93,6 +92,6 @@ def summary(stats: Stats, retries: int, took: float, where: str, came_back: int)
         f"\n{stats['completed']} completed, {retries} retried, {stats['failed']} failed for good "
         f"in {took:.1f} s: {rate:.0f} jobs/s"
     )
-    show.say(show.safe(f"\nThe queue is in {where}. Look at it:"))
+    show.say(f"\nThe queue is in {where}. Look at it:")
     for words in (("jobs", "--state", "failed"), ("job", str(came_back)), ("queues",), ("doctor",)):
-        show.say(show.safe(f"  {show.command(*words, '-d', where)}"))
+        show.say(f"  {show.command(*words, '-d', where)}")

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -63,6 +62,8 @@ def _explained(what: str, named: bool = True) -> Iterator[None]:
 def _no_module(name: str, error: ModuleNotFoundError) -> str:
     if "is not a package" in str(error):
         return f"cannot import {name}: {error}"
+    from difflib import get_close_matches
+
     missing = error.name or name
     here = [path.stem for path in Path().glob("*.py")] + [path.parent.name for path in Path().glob("*/*.py")]
     close = get_close_matches(missing, sorted(set(here)), n=1)

@@ -117,7 +117,7 @@ def job(id: JobId, database: Database = None, json: Json = False) -> None:
         if part:
             show.say(f"\n{title}:")
         if isinstance(part, str) and part:
-            show.say(show.safe(part))
+            show.say(part)
         elif part:
             show.out(part)
 

@@ -79,7 +79,7 @@ def _attempted(id: int, act: Callable[[Rowlock, int], str], app: Rowlock) -> boo
         complain(error)
     else:
         if said:
-            show.say(show.safe(said))
+            show.say(said)
         return True
     return False
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
@@ -102,6 +101,8 @@ def _known(app: Rowlock) -> set[str]:
 
 
 def _unknown(task: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(task, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known ones are {', '.join(known[:10])}."
     return f"neither the app nor a worker knows a task {task!r}; {hint} --force enqueues it all the same"

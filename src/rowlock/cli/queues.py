@@ -76,7 +76,7 @@ def set_queue(
     wanted = None if strategy.lower() == "none" else get_strategy(as_strategy(strategy)).name
     target.queue_at(database or context.obj).set_strategy(name, wanted)
     order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
-    show.say(show.safe(f"jobs of queue {name} are now claimed {order}"))
+    show.say(f"jobs of queue {name} are now claimed {order}")
 
 
 def as_strategy(text: str) -> str:
@@ -107,7 +107,7 @@ def _set_paused(name: str, database: str | None, paused: bool) -> None:
         word = f"{'paused' if paused else 'not paused'} already"
     waiting = before.counts["queued"] if before else 0
     jobs = f"; {waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else ""
-    show.say(show.safe(f"queue {name}: {word}{jobs}"))
+    show.say(f"queue {name}: {word}{jobs}")
 
 
 def _find(app: Rowlock, name: str) -> QueueRecord | None:

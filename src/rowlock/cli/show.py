@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -56,9 +54,12 @@ def console(stderr: bool = False) -> Console:
     return made
 
 
-def say(text: str | Text) -> None:
-    """Print a sentence to stdout; long ones are left to the terminal to wrap."""
-    console().print(text, soft_wrap=True)
+def say(text: str, at_once: bool = False) -> None:
+    """Print a sentence to stdout, with its control characters shown and not obeyed.
+
+    Long ones are left to the terminal to wrap. Rich, which takes 40 ms to import, is not needed for that.
+    """
+    print(visible(text), flush=at_once)  # noqa: T201 - the one place where commands print
 
 
 def print_text(text: str) -> None:
@@ -201,6 +202,8 @@ def record(job: Job, **more: Any) -> dict[str, Any]:
 
 def program() -> str:
     """How this program was called, for commands that can be copied: `rowlock`, or the way to it."""
+    import shutil
+
     called, found = sys.argv[0], shutil.which("rowlock")
     if os.path.basename(called) == "__main__.py":
         return f"{_relative(sys.executable)} -m rowlock"
@@ -227,4 +230,8 @@ def _relative(path: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)
+    if os.name != "nt":
+        return shlex.quote(word)
+    import subprocess
+
+    return subprocess.list2cmdline([word])

@@ -51,7 +51,7 @@ def watch(
     if json:
         show.print_json(show.record(last))
     else:
-        show.say(show.safe(_ending(last)))
+        show.say(_ending(last))
     raise typer.Exit(0 if last.state == "completed" else 1)
 
 
@@ -72,8 +72,7 @@ def _with_lines(looks: Iterator[Job]) -> Job:
     for job in looks:
         line = f"job {job.id} ({job.task}): {show.state_of(job)} {show.progress_of(job)}".rstrip()
         if line != said and not job.state.final:
-            show.say(show.safe(line))
-            show.console().file.flush()
+            show.say(line, at_once=True)
         said = line
     assert job is not None
     return job

@@ -9,16 +9,18 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import arriving, logs, show, target
+from rowlock.cli import logs, show, target
 from rowlock.cli.failing import note
-from rowlock.cli.options import examples
+from rowlock.cli.options import GRACE, examples
 from rowlock.cli.queues import as_strategy
-from rowlock.running.worker import STOP_GRACE, Worker
+
+if TYPE_CHECKING:
+    from rowlock.running.worker import Worker
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")
@@ -81,7 +83,7 @@ def worker(
     grace: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
-    ] = STOP_GRACE,
+    ] = GRACE,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="End when nothing is due or running.")
     ] = False,
@@ -117,6 +119,8 @@ def worker(
 
 def run_worker(made: Worker, introduction: Callable[[], str], until_empty: bool, log_format: str) -> None:
     """Let it work in the foreground, say who works and what was done, and leave with an exit code."""
+    from rowlock.cli import arriving
+
     id = arriving.registered(made)
     if id is None:
         return
@@ -160,6 +164,5 @@ def _announce(line: str, log_format: str) -> None:
     if log_format.lower() == "json":
         log.info(line)
         return
-    with suppress(OSError, AttributeError):  # nobody reads any more, or there is no stdout: work goes on
-        show.say(show.safe(line))
-        show.console().file.flush()
+    with suppress(OSError):  # nobody reads any more: work goes on
+        show.say(line, at_once=True)

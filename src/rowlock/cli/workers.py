@@ -5,7 +5,7 @@ Lays out what the store says; counts nothing itself.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from typing import Annotated, Any
 
@@ -46,7 +46,7 @@ def workers(
     app = target.queue_at(database)
     if stacks is not None:
         text = _stacks_of(app, stacks)
-        show.print_json({"worker": stacks, "stacks": text}) if json else show.say(show.safe(text))
+        show.print_json({"worker": stacks, "stacks": text}) if json else show.say(text)
         return
     records = [one for one in app.store.workers() if everyone or one.dead_at is None]
     if json:
@@ -76,7 +76,7 @@ def workers(
         loaded = one.info.get("residents", {})
         if loaded and one.dead_at is None:
             names = ", ".join(f"{name} ({seconds:.1f} s)" for name, seconds in loaded.items())
-            show.say(show.safe(f"{one.id} has loaded {names}"))
+            show.say(f"{one.id} has loaded {names}")
 
 
 def status(worker: WorkerRecord) -> str:
@@ -100,7 +100,7 @@ def _stacks_of(app: Rowlock, id: str) -> str:
         raise CommandFailed(f"worker {id} has ended")
     if not worker.running:
         return "nothing runs"
-    question = secrets.token_hex(4)
+    question = os.urandom(4).hex()
     app.store.tell(id, {"stacks_asked": question})
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:

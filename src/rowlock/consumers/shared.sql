@@ -40,14 +40,17 @@ SET claim = {fresh_number}, lot = NULL, claimed_by = :worker, claimed_at = {now}
 WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
--- name: taken
+-- fragment: claim_with_row
 SELECT c.claim, c.row_key, c.failures, c.alone, c.claimed_at, {order_as_text}, «columns»
-FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key}
-WHERE c.claim IN ({ids})
+
+-- name: taken
+{claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
 
 -- name: consumer_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM rowlock_consumer_claims
+               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})
        {walk_indexes}
 
 -- name: end_claims

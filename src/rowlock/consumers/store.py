@@ -109,11 +109,11 @@ class ConsumerStore:
                 self._ground.hint(tx, self._consumer.queue)
             claims: list[Claim] = []
             if want is not None and count:
-                alive, paused, *_ = tx.row("consumer_facts", worker=worker, queue=self._consumer.queue)
+                alive, paused, returned = self._facts(tx, worker)
                 if not alive and not writes:
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
                 if alive and not paused:
-                    claims = self._take(tx, worker, want)
+                    claims = self._take(tx, worker, want, returned)
                 self._found = bool(claims)
         if claims:
             self._ground.got_up(worker)
@@ -130,19 +130,30 @@ class ConsumerStore:
         limits = {"alone_least": 0, "alone_most": LONGEST_ALONE}
         return tx.rows("look_returned", consumer=self._consumer.name, count=1, **limits)
 
-    def _take(self, tx: Session, worker: str, want: Want) -> list[Claim]:
+    def _facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
+        """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
+        values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
+        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
+        return alive, paused, returned
+
+    def _take(self, tx: Session, worker: str, want: Want, returned: bool) -> list[Claim]:
         taken: list[int] = []
+        fresh: list[Any] = []
         count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
-        if want.alone:  # its last worker died under it: it gets no neighbours that it could take along
+        if returned and want.alone:  # its last worker died under it: it gets no neighbours to take along
             taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
         if not taken:
-            taken = self._retake(tx, worker, count, (0, 0))
+            taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
                 waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
-                taken += self._take_free(tx, worker, count - len(taken), charge=not waits)
-        if taken and self._consumer.form.holds:
-            tx.run("take_rows", ids=_json(taken), **self._consumer.form.always())
-        return self._claims(tx, worker, taken)
+                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits)
+        if not (taken or fresh):
+            return []
+        ids = _json([*taken, *(row[0] for row in fresh)])
+        if self._consumer.form.holds:
+            tx.run("take_rows", ids=ids, **self._consumer.form.always())
+        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
+        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
 
     def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""
@@ -154,8 +165,8 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[int]:
-        """Rows that nobody has: those beyond the last one taken, and every second from the first on.
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[Any]:
+        """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
         So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
         their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
@@ -166,16 +177,13 @@ class ConsumerStore:
             order, key = self._mark
             taken = tx.rows("take_free_beyond", mark_order=order, mark_key=key, **values)
             if taken or self._barren:
-                return [row[0] for row in taken]
+                return taken
         taken = tx.rows("take_free", **values)
         self._sweep_at, self._barren = moment + _SWEEP_EVERY, not taken
-        return [row[0] for row in taken]
+        return taken
 
-    def _claims(self, tx: Session, worker: str, taken: list[int]) -> list[Claim]:
-        if not taken:
-            return []
-        # Numbers are drawn in the order of the rows.
-        rows = sorted(tx.rows("taken", ids=_json(taken)), key=lambda row: row[0])
+    def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:
+        rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
         order, key = rows[-1][5], rows[-1][1]
         self._mark = None if order is None else (order, key)
         lots = _lots(rows, self._consumer.batch or 1)
@@ -184,9 +192,9 @@ class ConsumerStore:
             "name_lot",
             [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
         )
-        return [self._claim(worker, lot) for lot in lots]
+        return [self._claim(worker, lot, any(row[0] in again for row in lot)) for lot in lots]
 
-    def _claim(self, worker: str, lot: list[Any]) -> Claim:
+    def _claim(self, worker: str, lot: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
         claim, key, failures, alone, claimed_at, *_ = lot[0]
         values = [self.table.loaded(tuple(row[6:])) for row in lot]
@@ -205,6 +213,7 @@ class ConsumerStore:
             claimed_by=worker,
             unique_key=key_text(key),
             alone=alone,
+            again=again,
         )
 
     def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
@@ -404,7 +413,7 @@ class ConsumerStore:
             tx = self._tx(session)
             if tx.row("in_flight", consumer=self._consumer.name) is not None:
                 return False
-            if tx.row("consumer_facts", worker="", queue=self._consumer.queue)[1]:
+            if self._facts(tx, "")[1]:  # paused
                 return True
         return not self._anything_due(now)
 

@@ -122,6 +122,7 @@ class Worker:
         self.stopped_by: int | None = None  # the number of the last signal
         self._said = False
         self._turn = threading.Lock()  # who holds it makes the exchange: the loop, or the thread of a pool
+        self._over = False  # no pool's thread has to make one any more
         self._failure: BaseException | None = None  # what went wrong in the thread of a pool
 
     # -- what users call -------------------------------------------------------------------------
@@ -141,6 +142,7 @@ class Worker:
     def strategy(self, name: str) -> None:
         self.poller.strategy = name
         self._hand.take_back_silently()  # what was claimed ahead came in the old order
+        self.poller.ring()
 
     @property
     def id(self) -> str:
@@ -205,7 +207,8 @@ class Worker:
     def _work(self, until_empty: bool) -> Tally:
         self._app.load_tasks()
         self._finisher = Finisher()
-        self._stop_at, self._said, self.ended, self._failure = None, False, "", None
+        self._stop_at, self._said, self.ended = None, False, ""
+        self._over, self._failure = False, None
         self._hand = self._new_hand()
         try:
             self._load_residents()
@@ -214,22 +217,21 @@ class Worker:
                 self.register()
             self.poller.running = True
             log.debug("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
-            wait = self.run_once()
-            while not self._finished(until_empty):
-                self._pause(wait)
-                wait = self._take_turn()
+            while not self.ended:
+                self._pause(self._take_turn(until_empty))
         finally:
             self._end()
         return self._finisher.tally
 
-    def _take_turn(self) -> float:
-        """An exchange, unless a pool's thread makes one just now; returns how long to wait."""
+    def _take_turn(self, until_empty: bool) -> float:
+        """An exchange, unless the thread of a pool makes one just now; returns how long to wait."""
         if not self._turn.acquire(blocking=self._stop):
             return _SOON
         try:
             if self._failure is not None:
                 raise self._failure
-            return self.run_once()
+            wait = self.run_once()
+            return 0.0 if self._finished(until_empty) else wait
         finally:
             self._turn.release()
 
@@ -294,6 +296,8 @@ class Worker:
             self._finisher.add(claim.ended(Ending.RELEASED), None)
 
     def _pause(self, seconds: float) -> None:
+        if self.ended:
+            return
         if self._trouble.failing or self._turn.locked() or not self._finisher.waiting:
             for_jobs = not (self._stop or self._trouble.failing) and self._hand.wanted() > 0
             self.poller.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
@@ -398,17 +402,17 @@ class Worker:
         thread and to be woken by it takes longer than many a job (650 against 780 us, one job at a time).
         """
         alone = here and not (self._hand.runs or self._stop or self._trouble.failing)
-        if not alone or not self._turn.acquire(blocking=False):
-            self.poller.ring()
-            return
-        try:
-            self.run_once()
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._turn.release()
-        if not self._hand.runs or self._finisher.waiting:
-            self.poller.ring()
+        if alone and self._turn.acquire(blocking=False):
+            try:
+                if not self._over:
+                    self.run_once()
+            except BaseException as error:
+                self._failure = error
+            finally:
+                self._turn.release()
+            if self._hand.runs and not self._finisher.waiting and self._failure is None:
+                return
+        self.poller.ring()
 
     def _ring(self) -> None:
         self.poller.ring()
@@ -442,6 +446,8 @@ class Worker:
 
     def _end(self) -> None:
         """Give back what still runs, write what is left, say goodbye."""
+        with self._turn:
+            self._over = True
         self._hand.give_back()
         self._hand.close()  # after that: what a pool cuts off has no say any more
         written = any(self._write_the_rest() for _ in range(_LAST_TRIES))

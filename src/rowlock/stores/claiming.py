@@ -83,6 +83,7 @@ def claim_of(row: Any) -> Claim:
         unique_key=row[13],
         meta_json=row[14],
         alone=row[15],
+        again=row[1] > 1,
     )
 
 

@@ -51,7 +51,7 @@ from rowlock.running.stacks import stack_of
 _PR_SET_PDEATHSIG = 1
 # Outcomes of quick runs that follow each other are handed in together: with runs of 1 ms that halved what the
 # worker's process spends on each (0.34 ms to 0.19 ms). A crash in this time lets them run again.
-_TOGETHER = 0.004  # seconds
+_TOGETHER = 0.01  # seconds
 _SPEAK_EVERY = 0.05
 _LOOK_FOR_PARENT = 5.0
 _PATIENCE = 30.0  # seconds to wait for what the parent has not written; it may be waiting for the database

@@ -55,6 +55,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
             unique_key=self.unique_key,
             meta_json=None if self.meta is None else bytes(self.meta).decode(),
             alone=self.alone,
+            again=self.claim > 1,
         )
 
 
