@@ -86,6 +86,9 @@ class Lab:
     def detections(self) -> list[tuple[str, str]]:
         return sorted(map(tuple, self.execute(f"SELECT recording, consumer FROM {self.prefix}detections")))
 
+    def count_detections(self) -> int:
+        return int(self.execute(f"SELECT count(*) FROM {self.prefix}detections")[0][0])
+
     def detect(self, tx: Any, key: Any, consumer: str) -> None:
         """What a consumer's function writes for a row."""
         mark = self.mark
