@@ -214,6 +214,7 @@ class ConsumerStore:
             unique_key=key_text(key),
             alone=alone,
             again=again,
+            row=key_text(key) + (f" and {len(lot) - 1} more" if len(lot) > 1 else ""),
         )
 
     def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
