@@ -386,4 +386,4 @@ def test_both_stores_do_what_the_model_does(lab: Lab, form: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMS)
 def test_both_stores_do_what_the_model_does_for_long(lab: Lab, form: str) -> None:
-    run_model(lab, form, examples=1_000 if lab.is_sqlite else 500)
+    run_model(lab, form, examples=600 if lab.is_sqlite else 200)
