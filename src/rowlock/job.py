@@ -156,8 +156,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     meta_json: str | None = None
     alone: int = 0
     again: bool = False  # it was claimed before, and may have killed its worker
+    row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 
     # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
+
+    @property
+    def title(self) -> str:
+        """How it is called in log lines."""
+        return f"consumer {self.task}, row {self.row}" if self.row else f"job {self.id} ({self.task})"
 
     @property
     def args(self) -> dict[str, Any]:

@@ -379,7 +379,7 @@ def run_model(lab: Lab, form: str, examples: int) -> None:
 @pytest.mark.timeout(400)  # a failure is made small before it is shown
 @pytest.mark.parametrize("form", FORMS)
 def test_both_stores_do_what_the_model_does(lab: Lab, form: str) -> None:
-    run_model(lab, form, examples=50 if lab.is_sqlite else 20)
+    run_model(lab, form, examples=40 if lab.is_sqlite else 15)
 
 
 @pytest.mark.chaos

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rowlock import Fail, Rowlock, Status
+from rowlock import Fail, Rowlock, Status, insights
 from rowlock.consumers import overview
 from rowlock.consumers.row import Row
 from rowlock.job import Want
@@ -45,22 +45,22 @@ def test_due_in_flight_done_and_failed_are_told(lab: Lab, form: str, indexed: bo
     store = store_of(app, "birdnet")
     worker = register(app.store, "w")
     store.exchange(worker, want=Want(count=2))
-    (found,) = overview.records(app, exact=True)
+    (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.in_flight, found.waiting, found.done, found.failed) == (3, 2, 0, 0, 0)
     assert (float(found.oldest_due), found.lag, found.has_index) == (3.0, None, indexed)
     store.retire(worker)
     now = time.time()
     lab.execute(f"UPDATE {table} SET time = ?", (now - 100.0,))
-    (found,) = overview.records(app)
+    (found,) = insights.consumers(app)
     assert found.due == 5
     assert found.lag is not None and 90 < found.lag < 200
 
     app.consume("birdnet", until_empty=True)
-    (found,) = overview.records(app, exact=True)
+    (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.in_flight, found.done, found.failed) == (0, 0, 4, 1)
     assert found.oldest_due is None
     assert overview.retry_failed(app.consumer_host("birdnet")) == 1
-    (found,) = overview.records(app, exact=True)
+    (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.done, found.failed) == (1, 4, 0)
 
 

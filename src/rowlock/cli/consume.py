@@ -130,9 +130,9 @@ def consumers(
     if context.invoked_subcommand is not None:
         context.obj = app
         return
-    from rowlock.consumers import overview
+    from rowlock import insights
 
-    records = overview.records(_with_consumers(app), exact)
+    records = insights.consumers(_with_consumers(app), exact)
     if json:
         show.print_json(records)
         return

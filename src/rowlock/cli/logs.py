@@ -26,21 +26,26 @@ def configure(level: str, log_format: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`12:00:00.123 INFO shop [job 5 send, claim 1]: message`, followed by the traceback if there is one."""
+    """`12:00:00.123 INFO shop [job 5 send, claim 1]: message`, followed by the traceback if there is one.
+
+    In a consumer's run it says `[birdnet row 17, claim 5]` instead.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text for people."""
         at = datetime.fromtimestamp(record.created).astimezone()
         when = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
         job, task, claim = (getattr(record, name, None) for name in ("job", "task", "claim"))
-        run = f" [job {job} {task}, claim {claim}]" if job is not None else ""
+        row = getattr(record, "row", None)
+        what = f"{task} row {row}" if row is not None else f"job {job} {task}"
+        run = f" [{what}, claim {claim}]" if task is not None else ""
         trace = _trace(self, record)
         error = f"\n{trace}" if trace else ""
         return visible(f"{when} {record.levelname} {record.name}{run}: {record.getMessage()}{error}")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, job, task, claim, and the error if any."""
+    """One JSON object per line: time, level, logger, message, job, task, claim, row, and the error if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON."""
@@ -53,6 +58,8 @@ class JsonLines(logging.Formatter):
             "task": getattr(record, "task", None),
             "claim": getattr(record, "claim", None),
         }
+        if (row := getattr(record, "row", None)) is not None:
+            line["row"] = row
         if trace := _trace(self, record):
             line["error"] = trace
         return json.dumps(line)

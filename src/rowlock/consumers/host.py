@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rowlock.consumers.consumer import Consumer, wake_name
 from rowlock.consumers.store import ConsumerStore
 from rowlock.retry import Retry
 from rowlock.stores.base import Store
 from rowlock.task import Task
+
+if TYPE_CHECKING:
+    from rowlock.insights import ConsumerRecord
 
 
 class App(Protocol):
@@ -53,6 +56,12 @@ class ConsumerHost:
     def retry_policy(self, task: str) -> Retry | None:
         """The consumer's own."""
         return self.consumer.retry if task == self.consumer.name else None
+
+    def record(self, exact: bool = False) -> ConsumerRecord:
+        """How it stands, for front ends; `exact` also counts what is done, which reads the whole table."""
+        from rowlock.consumers.overview import record
+
+        return record(self, exact)
 
     def task_facts(self) -> dict[str, Any]:
         """What a worker's row says about it."""

@@ -8,36 +8,17 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol, cast
 
-import msgspec
-
 from rowlock.consumers.consumer import wake_name
 from rowlock.consumers.host import ConsumerHost
 from rowlock.consumers.store import ConsumerStore
 from rowlock.consumers.table import Table
 from rowlock.errors import RowlockError
+from rowlock.insights.consuming import ConsumerRecord
 from rowlock.insights.finding import Finding
 from rowlock.stores.sql import SqlStore
 
 _RATE_MINUTES = 5
 _FIRST_TIME = 1e9  # smaller numbers are no Unix seconds, but something else that rows are ordered by
-
-
-class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer stands; `done` is about right only, unless it was counted."""
-
-    name: str
-    table: str
-    due: int  # and not in flight
-    in_flight: int
-    waiting: int  # to be tried again; these are due, too
-    done: int
-    done_is_exact: bool
-    failed: int
-    broken: int
-    oldest_due: Any = None  # the first of them, by what the consumer orders by
-    lag: float | None = None  # seconds since then, if that is a time
-    per_minute: float = 0.0  # rows ended, over the last minutes
-    has_index: bool = False
 
 
 class App(Protocol):
@@ -80,11 +61,6 @@ def index_names(host: ConsumerHost) -> list[str]:
 def create_indexes(host: ConsumerHost) -> None:
     """Create those that are missing."""
     table_of(host).create_indexes()
-
-
-def records(app: App, exact: bool = False) -> list[ConsumerRecord]:
-    """How each consumer of the app stands; `exact` also counts what is done, which reads the whole table."""
-    return [record(app.consumer_host(name), exact) for name in sorted(app.consumers)]
 
 
 def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:

@@ -20,7 +20,7 @@ from rowlock.consumers.row import to_text
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
 from rowlock.errors import Fail, WorkerGone
-from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, Want
+from rowlock.job import Claim, Ending, Exchange, LogLine, Minute, Outcome, Report, Want
 from rowlock.stores.base import Rescue, Retention, Store
 from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.claiming import LONGEST_ALONE
@@ -214,6 +214,7 @@ class ConsumerStore:
             unique_key=key_text(key),
             alone=alone,
             again=again,
+            row=key_text(key) + (f" and {len(lot) - 1} more" if len(lot) > 1 else ""),
         )
 
     def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
@@ -221,12 +222,14 @@ class ConsumerStore:
         table = self.table
         tx = cast("SqlLending", self._ground).session_on(lent).using(table.on(lent.style))
         settled = Settling(self._consumer, table)
+        said = self._said(tx, [] if report is None else [report])
         if settled.settle_runs(tx, worker, [outcome]):
             return False
         if settled.unmarked:
             raise Fail(
                 f"row {settled.unmarked[0]} was deleted or changed by others; what was written is undone"
             )
+        _log_lines(said)
         return True
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
@@ -236,11 +239,7 @@ class ConsumerStore:
                 self._report(self._tx(session), reports)
 
     def _report(self, tx: Session, reports: Sequence[Report]) -> None:
-        for report in reports:
-            for line in report.lines:
-                log.info(
-                    "%s, claim %d: %s %s", self._consumer.name, report.claim, line.message, line.fields or ""
-                )
+        _log_lines(self._said(tx, reports))
         values = [
             {"claim_number": report.claim, **msgspec.structs.asdict(report.progress)}
             for report in reports
@@ -255,6 +254,22 @@ class ConsumerStore:
                     "progress_of_row",
                     [{"claim_number": claim, "percent": value, **always} for claim, value in percents],
                 )
+
+    def _said(self, tx: Session, reports: Sequence[Report]) -> list[tuple[str, LogLine]]:
+        """What runs have logged, each with its row, while its claim still says which that is."""
+        spoken = [report for report in reports if report.lines]
+        if not spoken:
+            return []
+        keys = dict(tx.rows("rows_of", ids=_json([report.claim for report in spoken])))
+        return [
+            (self._title(report.claim, keys.get(report.claim)), line)
+            for report in spoken
+            for line in report.lines
+        ]
+
+    def _title(self, claim: int, key: Any) -> str:
+        row = f"row {key_text(key)}" if key is not None else f"lost claim {claim}"
+        return f"consumer {self._consumer.name}, {row}"
 
     # -- liveness --------------------------------------------------------------------------------
 
@@ -416,6 +431,11 @@ class ConsumerStore:
             if self._facts(tx, "")[1]:  # paused
                 return True
         return not self._anything_due(now)
+
+
+def _log_lines(said: list[tuple[str, LogLine]]) -> None:
+    for title, line in said:
+        log.info("%s: %s%s", title, line.message, f" {line.fields}" if line.fields else "")
 
 
 def _lots(rows: list[Any], most: int) -> list[list[Any]]:

@@ -240,11 +240,12 @@ def local_context(task: str) -> JobContext:
 
 
 class JobLogFilter(logging.Filter):
-    """Gives every log record of a run the attributes job, task and claim (None outside of runs)."""
+    """Gives every log record of a run the attributes job (or row), task and claim; None outside of runs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         context = current.get()
-        record.job = context.id if context else None
+        row = context.job.row if context else ""
+        record.job, record.row = context.id if context and not row else None, row or None
         record.task = context.task if context else None
         record.claim = context.claim if context else None
         return True

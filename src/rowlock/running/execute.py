@@ -120,14 +120,12 @@ def _log(claim: Claim, outcome: Outcome) -> None:
         (line for line in reversed(lines) if re.search(r"\w", line)), ""
     )  # drivers end with a caret
     if outcome.ending is Ending.FAILED:
-        log.error("job %d (%s) failed: %s", claim.id, claim.task, outcome.error)
+        log.error("%s failed: %s", claim.title, outcome.error)
     elif outcome.ending is Ending.RETRY and outcome.charge:
         attempt, wait = claim.failures + 1, outcome.delay or 0.0
-        log.warning(
-            "job %d (%s), attempt %d: %s; again in %.1f s", claim.id, claim.task, attempt, reason, wait
-        )
+        log.warning("%s, attempt %d: %s; again in %.1f s", claim.title, attempt, reason, wait)
     elif outcome.ending is Ending.RELEASED:
-        log.warning("job %d (%s) was given back: %s", claim.id, claim.task, reason)
+        log.warning("%s was given back: %s", claim.title, reason)
 
 
 def _unknown(claim: Claim) -> Outcome:

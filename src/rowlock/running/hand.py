@@ -190,7 +190,7 @@ class Hand:
             error = RunTimedOut(
                 f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
             )
-            log.error("job %d (%s): %s; it is abandoned", run.claim.id, run.claim.task, error)
+            log.error("%s: %s; it is abandoned", run.claim.title, error)
             self._stations[run.place].pool.abandon(run)
             run.context.revoke()
             self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
@@ -295,7 +295,7 @@ class Hand:
         for run in list(self.runs.values()):
             began = run.context.began
             since = "has not begun" if began is None else f"for {moment - began:.1f} s"
-            head = f"job {run.claim.id} ({run.claim.task}), claim {run.claim.claim}, {since}"
+            head = f"{run.claim.title}, claim {run.claim.claim}, {since}"
             parts.append(f"{head}\n{found.get(run, '')}".rstrip())
         return "\n\n".join(parts) or "nothing runs"
 

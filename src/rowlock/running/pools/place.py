@@ -417,11 +417,11 @@ def _charged(claim: Claim, how: str, retry: Retry) -> Outcome:
     outcome = after_error(claim, _Died(), retry)
     if outcome.ending is Ending.RETRY:
         log.warning(
-            "job %d (%s), attempt %d: %s; again in %.1f s",
-            *(claim.id, claim.task, claim.failures + 1, how, outcome.delay or 0.0),
+            "%s, attempt %d: %s; again in %.1f s",
+            *(claim.title, claim.failures + 1, how, outcome.delay or 0.0),
         )
         return msgspec.structs.replace(outcome, error=how, error_kind="worker_died")
     budget = claim.max_attempts or retry.max_attempts
     error = f"{how}; its budget of {budget} attempt{'s' if budget > 1 else ''} is used up"
-    log.error("job %d (%s) failed: %s", claim.id, claim.task, error)
+    log.error("%s failed: %s", claim.title, error)
     return msgspec.structs.replace(outcome, error=error, error_kind="worker_died")
