@@ -12,8 +12,11 @@ from tests.cli.commands import CommandLine
 from tests.cli.test_terminal import on_a_terminal, plain
 
 
-def test_the_demo_runs_sums_up_and_leaves_a_queue_to_look_at(rowlock: CommandLine) -> None:
-    ended = rowlock("demo", "--database", "demo.db", "--jobs", "60")
+def test_the_demo_runs_sums_up_and_leaves_a_queue_to_look_at(
+    rowlock: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rowlock/__main__.py"])
+    ended = rowlock.here("demo", "--database", "demo.db", "--jobs", "60")
     assert ended.err == ""  # no log lines
     said = ended.out
     completed, retried, failed = map(

@@ -70,8 +70,12 @@ def test_a_running_job_is_watched_cancelled_and_retried(rowlock: CommandLine, sh
     timed_out = rowlock.here("watch", job.id, *DATABASE, "--timeout", "0.1", code=124)
     assert timed_out.out == f"job {job.id} (wait_for_the_go): queued\n"
     assert timed_out.err == f"rowlock: job {job.id} (wait_for_the_go) is still queued after 0.1 s\n"
-    with rowlock.start("worker", "shop:queue"):
+    with rowlock.start("worker", "shop:queue", "--name", "w1"):
         eventually(lambda: shop.job(job.id).progress and shop.logs(job.id))
+        assert "wait_for_the_go" in rowlock.here("workers", "--stacks", "w1", *DATABASE).out
+        assert rowlock.refused_here("workers", "--stacks", "w9", *DATABASE).startswith(
+            "there is no worker w9"
+        )
         assert "25% waiting" in rowlock.here("jobs", *DATABASE).out
         assert 'waiting for_what="go"' in rowlock.here("job", job.id, *DATABASE).out
         asked = rowlock.here("cancel", job.id, *DATABASE)

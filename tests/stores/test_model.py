@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -21,6 +22,8 @@ from tests.stores.modelling import (
     empty_files,
 )
 from tests.stores.steps import add, end, jobs, take, worker
+
+LONG = (pytest.mark.chaos, pytest.mark.timeout(1800))
 
 
 class QueueModel(RuleBasedStateMachine):
@@ -160,11 +163,13 @@ class QueueModel(RuleBasedStateMachine):
             assert (found.finished_at is not None) == (found.state in FINAL)
 
 
-def test_sqlite_does_what_the_model_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=LONG)])
+def test_sqlite_does_what_the_model_does(tmp_path: Path, examples: int) -> None:
     with empty_files(tmp_path) as empty:
-        check(lambda: QueueModel(empty), examples=60)
+        check(lambda: QueueModel(empty), examples)
 
 
-def test_postgresql_does_what_the_model_does(postgres_schema: str) -> None:
+@pytest.mark.parametrize("examples", [15, pytest.param(100, marks=LONG)])
+def test_postgresql_does_what_the_model_does(postgres_schema: str, examples: int) -> None:
     with emptied_schemas(postgres_schema) as empty:
-        check(lambda: QueueModel(empty), examples=15)
+        check(lambda: QueueModel(empty), examples)

@@ -69,6 +69,7 @@ def demo(
     came_back = next(
         job.id for job in app.jobs(state="completed", task="send_mail", limit=1000) if job.failures
     )
+    app.close()
     demo_display.summary(stats, retries, took, target.address(app), came_back)
 
 
