@@ -232,7 +232,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_kind: str | None = None
     delay: float | None = None
-    charge: bool = False
+    charge: int = 0  # attempts
     queue: str = ""
     task: str = ""
     started: float | None = None

@@ -90,15 +90,15 @@ def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
         return claim.ended(Ending.CANCELLED, error=str(error) or None, error_kind="cancelled")
     if isinstance(error, Fail):
         text = storable(str(error) or "Fail")
-        return claim.ended(Ending.FAILED, error=text, error_kind="fail", charge=True)
+        return claim.ended(Ending.FAILED, error=text, error_kind="fail", charge=1)
     kind = "timeout" if isinstance(error, RunTimedOut) else "exception"
     text = storable(str(error) if kind == "timeout" else describe(error))
     failures = claim.failures + 1
     budget = retry.max_attempts if claim.max_attempts is None else claim.max_attempts
     if failures >= budget or isinstance(error, retry.never):
-        return claim.ended(Ending.FAILED, error=text, error_kind=kind, charge=True)
+        return claim.ended(Ending.FAILED, error=text, error_kind=kind, charge=1)
     delay = retry.delay(failures)
-    return claim.ended(Ending.RETRY, error=text, error_kind=kind, delay=delay, charge=True)
+    return claim.ended(Ending.RETRY, error=text, error_kind=kind, delay=delay, charge=1)
 
 
 def describe(error: BaseException) -> str:

@@ -37,6 +37,7 @@ class Held(Expected):
 
     alone: int = 0
     started: bool = True
+    spared: bool = False  # a death, because it may only have waited
     done: float | None = None
 
     def ready(self, now: float) -> bool:
@@ -183,8 +184,10 @@ class ConsumerModel(RuleBasedStateMachine):
 
     def finish(self, taken: Taken, ending: Ending) -> None:
         holds = self.holding(taken)
-        charge = ending in (Ending.RETRY, Ending.FAILED)
-        values: dict[str, Any] = {"charge": charge, "error": "oh" if charge else None}
+        charge = int(ending in (Ending.RETRY, Ending.FAILED))
+        values: dict[str, Any] = {"charge": charge}
+        if charge:
+            values |= {"error": "oh", "error_kind": "exception"}
         values["delay"] = LATE if ending is Ending.RETRY else None
         store = cast("Store", self.stores[taken.consumer])
         assert ended(store, taken.claim, ending, now=self.now, **values) is holds
@@ -192,6 +195,7 @@ class ConsumerModel(RuleBasedStateMachine):
             for key in taken.numbers:
                 held = self.held[taken.consumer, key]
                 held.ended(ending, charge, due=self.now + LATE)
+                held.spared = held.spared and not charge
                 held.alone = held.alone if ending is Ending.RELEASED else 0
                 self.settle(taken.consumer, key, "oh" if charge else "cancelled")
                 if ending is Ending.RELEASED:
@@ -212,7 +216,7 @@ class ConsumerModel(RuleBasedStateMachine):
         assert markable or not holds
         if holds:
             for key in taken.numbers:
-                self.held[taken.consumer, key].ended(Ending.COMPLETED, charge=False, due=self.now)
+                self.held[taken.consumer, key].ended(Ending.COMPLETED, charge=0, due=self.now)
                 self.settle(taken.consumer, key, "")
 
     def settle(self, name: str, key: int, reason: str) -> None:
@@ -280,11 +284,11 @@ class ConsumerModel(RuleBasedStateMachine):
         died = self.ended[str(held.holder)] == "silent"
         if died and held.started:
             held.max_attempts = attempts
-            held.orphaned()
+            held.orphaned(late=held.spared and held.failures == 1)
             held.alone = self.told()[name, key][4] if held.state == "queued" else 0
             assert held.alone > 0 or held.state == "failed"
         else:
-            held.state = "queued"
+            held.state, held.spared = "queued", died
         reason = f"its worker died under it; its budget of {attempts} attempts is used up"
         back = held.state == "queued"
         self.settle(name, key, reason)

@@ -66,6 +66,23 @@ def test_rows_that_waited_in_a_dead_worker_are_spared_once(app: Rowlock) -> None
     assert charged.failures == 1 and charged.alone > 0
 
 
+def test_a_row_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_as_any(lab: Lab) -> None:
+    lab.create(2)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=3))(nothing)
+    store, now = store_of(app, "birdnet"), START
+    found = []
+    for number in range(3):
+        # At first they wait in one worker, then they run beside each other, then each runs alone.
+        claims = taken(store, register(app.store, f"w{number}", now=now), now, "birdnet")
+        found.append([(claim.unique_key, claim.failures) for claim in claims])
+        now += 1000.0
+        store.rescue(register(app.store, f"rescuer {number}", now=now), careful_age=10.0, now=now)
+    assert found == [[("1", 0), ("2", 0)], [("1", 0), ("2", 0)], [("1", 1)]]
+    assert lab.marks("birdnet")[1]["attempts"] == 3
+    assert lab.marks("birdnet")[2] is None
+
+
 def test_a_row_that_may_run_only_once_is_never_spared(lab: Lab) -> None:
     lab.create(1)
     app = lab.app()

@@ -34,6 +34,9 @@ class Expected:
     max_attempts: int = 3
     holder: str | None = None
     cancel: bool = False
+    waits: bool = False  # in its worker, perhaps, and has not started
+    deaths: int = 0
+    charged_deaths: int = 0
 
     @property
     def told(self) -> tuple[str, int, int]:
@@ -47,7 +50,7 @@ class Expected:
         self.state, self.holder = "running", who
         self.claim += 1
 
-    def ended(self, ending: Ending, charge: bool, due: float) -> None:
+    def ended(self, ending: Ending, charge: int, due: float) -> None:
         self.failures += charge
         comes_back = {Ending.RETRY: "scheduled", Ending.RELEASED: "queued"}
         if ending in comes_back:
@@ -57,12 +60,21 @@ class Expected:
         if ending is Ending.RETRY:
             self.run_at = due
 
-    def orphaned(self) -> None:
-        """Its worker was declared dead."""
+    @property
+    def was_spared(self) -> bool:
+        """True if it waited when its worker died, and was charged for the next death."""
+        return self.charged_deaths == 1 < self.deaths and self.failures > 0
+
+    def orphaned(self, late: bool = False) -> None:
+        """Its worker was declared dead; with `late` it is charged for a death that it was spared, too."""
+        self.deaths += 1
+        self.charged_deaths += not self.waits
         if self.cancel:
             self.state = "cancelled"
+        elif self.waits:
+            self.state = "queued"
         else:
-            self.failures += 1
+            self.failures += 1 + late
             self.state = "failed" if self.failures >= self.max_attempts else "queued"
 
     def retried(self) -> None:

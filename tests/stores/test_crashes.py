@@ -421,7 +421,7 @@ class CrashModel(RuleBasedStateMachine):
             for expected in self.jobs.values():
                 if expected.state == "running" and expected.holder == hand.name:
                     once = expected.max_attempts == 1
-                    expected.ended(Ending.FAILED if once else Ending.RELEASED, charge=False, due=0.0)
+                    expected.ended(Ending.FAILED if once else Ending.RELEASED, charge=0, due=0.0)
         self.die(hand)
 
     # -- what always holds -----------------------------------------------------------------------

@@ -79,5 +79,5 @@ def _one(outcome: Outcome, claim: int, failures: int, answer: list[Any], retry: 
         error=answer[1],
         error_kind="fail" if answer[2] else "exception",
         delay=None if last else retry.delay(failures + 1),
-        charge=True,
+        charge=1,
     )

@@ -75,7 +75,7 @@ class StateForm:
         if outcome.ending is Ending.COMPLETED:
             result = outcome.result
             return {"mark": "true" if result is None or result == "null" else result}
-        attempts = failures + int(outcome.charge)
+        attempts = failures + outcome.charge
         return {"mark": _json({"failed": reason(outcome.error), "attempts": attempts})}
 
 

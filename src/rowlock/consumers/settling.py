@@ -105,7 +105,7 @@ class Settling:
                     "claim_number": one.claim,
                     "worker": worker,
                     "delay": one.delay or 0.0,
-                    "charge": int(one.charge),
+                    "charge": one.charge,
                     "event": str(one.ending),
                     "alone": alone.get(one.claim, 0),
                     "error": one.error,

@@ -113,7 +113,7 @@ SELECT DISTINCT coalesce(lot, claim) FROM rowlock_consumer_claims WHERE consumer
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
-SELECT claim, row_key, failures, started_at FROM rowlock_consumer_claims
+SELECT claim, row_key, failures, started_at, error_kind FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
 
 -- Workers that are dead, or long forgotten, and hold claims all the same.

@@ -34,6 +34,8 @@ _SWEEP_EVERY = 1.0  # seconds; in between a worker looks only at what lies beyon
 _MOST_ROWS = 2_000  # in one exchange
 _BROKEN_NAMED = 5
 _AGES_EVERY = 5.0  # seconds between looks for rows that are too old
+_DIED = "worker_died"
+_SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it twice more
 
 
 class ConsumerStore:
@@ -328,21 +330,23 @@ class ConsumerStore:
         attempts = self._consumer.retry.max_attempts
         outcomes = []
         alone: dict[int, int] = {}
-        for claim, _, failures, started_at in tx.rows(
+        for claim, _, failures, started_at, error_kind in tx.rows(
             "held_rows", consumer=self._consumer.name, worker=holder
         ):
             began: float = 0.0 if started_at is None else started_at
-            charged = died and started_at is not None
-            if charged and failures + 1 >= attempts:
+            charge = 2 if error_kind == _SPARED and failures == 1 else 1
+            if not died:
+                outcomes.append(_ended(claim, Ending.RELEASED))
+            elif started_at is None:  # with a delay it is remembered, and counts as started the next time
+                outcomes.append(_ended(claim, Ending.RELEASED, _SPARED, delay=0.0))
+            elif failures + charge >= attempts:
                 error = f"its worker died under it; its budget of {attempts} attempts is used up"
-                outcomes.append(_ended(claim, Ending.FAILED, error=error, charge=True))
-            elif charged:
+                outcomes.append(_ended(claim, Ending.FAILED, error=error, charge=charge))
+            else:
                 survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
-                outcomes.append(_ended(claim, Ending.RETRY, charge=True))
-            else:
-                # With a delay it is remembered: what was spared once counts as started the next time.
-                outcomes.append(_ended(claim, Ending.RELEASED, delay=0.0 if died else None))
+                kind = error_kind if error_kind == _SPARED else _DIED
+                outcomes.append(_ended(claim, Ending.RETRY, kind, charge=charge))
         lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
         kept = [one for one in outcomes if one.claim not in lost]
         failed = sum(one.ending is Ending.FAILED for one in kept)
@@ -454,8 +458,8 @@ def key_text(key: Any) -> str:
     return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
 
 
-def _ended(claim: int, ending: Ending, **values: Any) -> Outcome:
-    return Outcome(id=claim, claim=claim, ending=ending, error_kind="worker_died", **values)
+def _ended(claim: int, ending: Ending, kind: str = _DIED, **values: Any) -> Outcome:
+    return Outcome(id=claim, claim=claim, ending=ending, error_kind=kind, **values)
 
 
 def _json(value: Any) -> str:

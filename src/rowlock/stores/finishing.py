@@ -77,7 +77,7 @@ def _ending(worker: str, outcome: Outcome) -> Step:
         "error": outcome.error,
         "error_kind": outcome.error_kind,
         "delay": outcome.delay,
-        "charge": int(outcome.charge),
+        "charge": outcome.charge,
     }
     if outcome.is_usual:
         return Step("finish_completed", values, None)
@@ -166,7 +166,8 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     """Declare a worker dead and decide on each of its claims; started ones are charged.
 
     A charged one may have killed it. Next time it runs without company for as long as it may have lived
-    this time (up to a minute): if it kills again, it takes nobody along.
+    this time (up to a minute): if it kills again, it takes nobody along. And if it does, a death that it was
+    spared before, because it may only have waited then, is charged as well.
     """
     tx.run("bury_worker", worker=worker)
     steps: list[Step] = []
@@ -174,19 +175,20 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
         "held_by", worker=worker
     ):
-        charge = int(started_at is not None)
+        deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)
+        was_spared = charged == 1 < deaths and failures > 0
+        charge = 0 if started_at is None else 2 if was_spared else 1
         attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
         error = None
         values: dict[str, Any] = {"id": job, "claim": claim}
         if cancel_requested_at is not None:
             statement, fate = "finish_cancelled", State.CANCELLED
             values |= {"error": None, "error_kind": "worker_died"}
-        elif charge and failures + 1 >= attempts:
+        elif charge and failures + charge >= attempts:
             statement, fate = "finish_failed", State.FAILED
-            deaths = tx.row("count_rescues", id=job)[0] + 1
-            times = "once" if deaths == 1 else f"{deaths} times"
+            times = f"{deaths + 1} times" if deaths else "once"
             error = f"its worker died {times} under it; its budget of {attempts} attempts is used up"
-            values |= {"charge": 1, "error": error, "error_kind": "worker_died"}
+            values |= {"charge": charge, "error": error, "error_kind": "worker_died"}
         else:
             statement, fate = "rescue_requeue", State.QUEUED
             survived = math.ceil(died_by - started_at) if charge else 0

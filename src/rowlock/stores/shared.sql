@@ -146,15 +146,16 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker 
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    failures = failures + :charge, alone = CASE WHEN :charge = 1 THEN :alone ELSE alone END,
+    failures = failures + :charge, alone = CASE WHEN :charge > 0 THEN :alone ELSE alone END,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
 -- name: cancelled_among
 SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
 
--- name: count_rescues
-SELECT count(*) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'
+-- How often its worker died, and how often it was charged for that: what may only have waited was not.
+-- name: deaths
+SELECT count(*), count(started_at) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'
 
 -- One statement: between two of them a job could be given back or claimed, and be missed by both.
 -- name: cancel

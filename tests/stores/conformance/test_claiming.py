@@ -150,7 +150,7 @@ def test_a_released_job_keeps_its_position_and_a_retried_one_gets_a_new_one(stor
     end(store, take(store, who, strategy="FIFO")[0], Ending.RELEASED)
     claim = take(store, who, strategy="FIFO")[0]
     assert claim.id == first and claim.claim == 2
-    end(store, claim, Ending.RETRY, error="again", charge=True)
+    end(store, claim, Ending.RETRY, error="again", charge=1)
     assert store.promote(10) == 1
     assert [claim.id for claim in take(store, who, 3, strategy="FIFO")] == [second, third, first]
 

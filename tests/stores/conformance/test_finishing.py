@@ -27,7 +27,7 @@ def test_a_completed_job_keeps_its_result_and_writes_no_history(store: Store, cl
 
 def test_a_retry_waits_as_scheduled_and_is_charged(store: Store, claim: Claim) -> None:
     assert end(
-        store, claim, Ending.RETRY, delay=30.0, charge=True, error="boom", error_kind="exception", now=NOW
+        store, claim, Ending.RETRY, delay=30.0, charge=1, error="boom", error_kind="exception", now=NOW
     )
     found = job(store, claim.id)
     assert (found.state, found.failures, found.error, found.error_kind) == (
@@ -42,7 +42,7 @@ def test_a_retry_waits_as_scheduled_and_is_charged(store: Store, claim: Claim) -
 
 
 def test_a_completion_after_a_retry_is_told_in_the_history(store: Store, claim: Claim) -> None:
-    end(store, claim, Ending.RETRY, charge=True, error="boom", error_kind="exception")
+    end(store, claim, Ending.RETRY, charge=1, error="boom", error_kind="exception")
     store.promote(1)
     again = take(store, claim.claimed_by)[0]
     assert again.claim == 2 and again.failures == 1
@@ -52,7 +52,7 @@ def test_a_completion_after_a_retry_is_told_in_the_history(store: Store, claim: 
 
 
 def test_a_failure_keeps_its_reason(store: Store, claim: Claim) -> None:
-    end(store, claim, Ending.FAILED, charge=True, error="it broke", error_kind="exception")
+    end(store, claim, Ending.FAILED, charge=1, error="it broke", error_kind="exception")
     found = job(store, claim.id)
     assert (found.state, found.failures, found.error) == ("failed", 1, "it broke")
     assert store.history(claim.id)[0].error == "it broke"

@@ -67,6 +67,21 @@ def test_a_job_that_may_have_waited_in_its_worker_is_charged_from_its_second_dea
     assert [job(store, id).failures for id in (*ids, slow)] == [1, 1, 2]
 
 
+def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_as_any(store: Store) -> None:
+    poison, neighbour = add(store, 2, task="quick")
+    found = []
+    for number in range(3):
+        # At first they wait in one worker, then they run beside each other, then each runs alone.
+        taken = take(store, worker(store, f"w{number}"), 2, quick=("quick",), strategy="FIFO")
+        found.append(([claim.id for claim in taken], job(store, poison).failures))
+        rescue(store)
+    both = [poison, neighbour]
+    assert found == [(both, 0), (both, 0), ([poison], 1)]
+    assert (state(store, poison), job(store, poison).failures) == ("failed", 3)
+    assert "died 3 times" in str(job(store, poison).error)
+    assert (state(store, neighbour), job(store, neighbour).failures) == ("queued", 1)
+
+
 def test_a_rescued_job_ignores_its_old_worker(store: Store) -> None:
     who = worker(store)
     add(store)

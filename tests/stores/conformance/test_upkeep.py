@@ -200,7 +200,7 @@ def test_an_operators_retry_starts_a_finished_job_over(store: Store, ending: End
     who = worker(store)
     (id,) = add(store, expires=3600.0)
     claim = take(store, who)[0]
-    end(store, claim, ending, result="1", error="boom", charge=True)
+    end(store, claim, ending, result="1", error="boom", charge=1)
     store.retry(id)
     found = job(store, id)
     assert (found.state, found.failures, found.result, found.error) == ("queued", 0, None, None)
