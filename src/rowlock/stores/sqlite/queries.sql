@@ -49,11 +49,25 @@ SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.alone <= :alone
 ORDER BY j.position LIMIT :count
 
--- name: mark_taken
+-- fragment: taken
 UPDATE rowlock_jobs
 SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = :started_at,
     unique_until = nullif(unique_until, 'claimed')
-WHERE id = :id
+
+-- name: mark_taken
+{taken} WHERE id = :id
+
+-- Many at once cost 2.5 us each against 7, one by itself 5 us more; and while one by one is written, Python's other
+-- threads are let in between.
+-- name: mark_all_taken
+{taken} WHERE id IN ({ids})
+
+-- First claims that completed: a JSON object of their ids and results.
+-- name: finish_all_completed
+UPDATE rowlock_jobs
+SET state = 'completed', result = one.value, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+FROM json_each(:done) one
+WHERE rowlock_jobs.id = CAST(one.key AS INTEGER) AND claim = 1 AND {running}
 
 -- The head of each level only: what is first in line was due first, but for retries, which come to the head.
 -- name: overdue_queued
