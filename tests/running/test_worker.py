@@ -208,6 +208,32 @@ def test_a_worker_does_not_end_while_a_thread_of_its_pool_claims(
     assert [one.ended for one in app.store.workers()] == ["stopped"]
 
 
+def test_the_loop_does_not_wait_for_jobs_while_a_thread_of_the_pool_claims(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for them it would have to say so in the database (PostgreSQL), and take it back."""
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 3)
+    worker, exchange = app.worker(concurrency=1, prefetch=0), app.store.exchange
+    wait, waits, claims = worker.poller.wait, list[bool](), threading.Event()
+
+    def noted(seconds: float, *, for_jobs: bool = True) -> None:
+        if claims.is_set():
+            waits.append(for_jobs)
+        wait(seconds, for_jobs=for_jobs)
+
+    def slow(*given: Any, **named: Any) -> Any:
+        if threading.current_thread().name.startswith("rowlock-run") and not waits:
+            claims.set()
+            eventually(lambda: len(waits) > 1)
+            claims.clear()
+        return exchange(*given, **named)
+
+    monkeypatch.setattr(worker.poller, "wait", noted)
+    monkeypatch.setattr(app.store, "exchange", slow)
+    assert worker.run(until_empty=True).completed == 3
+    assert not any(waits)
+
+
 def test_an_error_in_a_thread_of_the_pool_ends_the_worker(
     app: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,8 +298,10 @@ class Worker:
     def _pause(self, seconds: float) -> None:
         if self.ended:
             return
-        if self._trouble.failing or self._turn.locked() or not self._finisher.waiting:
-            for_jobs = not (self._stop or self._trouble.failing) and self._hand.wanted() > 0
+        elsewhere = self._turn.locked()  # the thread of a pool makes an exchange, and rings if it needs us
+        if self._trouble.failing or elsewhere or not self._finisher.waiting:
+            idle = not (self._stop or self._trouble.failing or elsewhere)
+            for_jobs = idle and self._hand.wanted() > 0
             self.poller.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
         self._hand.give_up_on_stuck_runs()
         if self._show_stacks:
