@@ -40,9 +40,9 @@ def test_on_sqlite_batches_form_by_themselves(tmp_path: Path, monkeypatch: pytes
     assert app.worker().run(until_empty=True).completed == JOBS
     kinds = Counter(statement.split()[0] for statement in said)
     updates = sum(statement.startswith("UPDATE rowlock_jobs") for statement in said)
-    assert updates == 2 * JOBS  # taken once and finished once
+    assert updates <= JOBS / 10  # a batch is taken by one statement, and finished by one
     assert kinds["COMMIT"] <= JOBS / 10
-    assert len(said) - updates <= JOBS
+    assert len(said) <= JOBS / 2
     app.close()
 
 

@@ -830,7 +830,7 @@ def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
     from tests.test_strategies import claim
 
     done: list[int] = []
-    pool = ThreadPool(1, Rowlock(), lambda run, outcome: done.append(run.claim.id), Residents())
+    pool = ThreadPool(1, Rowlock(), lambda ended: done.extend(run.claim.id for run, _ in ended), Residents())
     for number in range(50):
         run = Run(claim(number, 0), None, JobContext(claim(number, 0)))
         pool.submit([run])

@@ -16,7 +16,7 @@ from rowlock.errors import RunTimedOut
 from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.retry import DEFAULT, after_error
 from rowlock.running.context import JobContext
-from rowlock.running.pools.base import Pool, Run
+from rowlock.running.pools.base import Ended, Pool, Run
 from rowlock.running.prefetch import HORIZON, Prefetch
 from rowlock.stores.base import Store
 from rowlock.task import Task
@@ -90,6 +90,12 @@ class Hand:
         """How many jobs to claim now."""
         return min(one.prefetch.wanted(one.slow, one.quick) for one in self._stations.values())
 
+    def is_short(self) -> bool:
+        """True if more jobs are needed before outcomes come, with which they can be claimed."""
+        return self.wanted() > 0 and any(
+            one.prefetch.is_short(one.slow, one.quick) for one in self._stations.values()
+        )
+
     def quick_tasks(self) -> tuple[str, ...]:
         """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
         return tuple(
@@ -151,13 +157,17 @@ class Hand:
             runs.append(run)
         return runs
 
-    def done(self, run: Run, outcome: Outcome) -> None:
-        """A run has ended; called by pools, from any thread."""
-        if self._settle(run):
-            self._put_down(run, outcome)
-            self._look(self._stations[run.place].pool.may_wait)
-        else:
-            log.warning("job %d (%s) ended after it was given up; dropped", run.claim.id, run.claim.task)
+    def done(self, ended: Ended) -> None:
+        """Runs of one pool have ended; called by it, from any thread."""
+        settled = None
+        for run, outcome in ended:
+            if self._settle(run):
+                settled = run
+                self._put_down(run, outcome)
+            else:
+                log.warning("%s ended after it was given up; dropped", run.claim.title)
+        if settled is not None:
+            self._look(self._stations[settled.place].pool.may_wait)
 
     def _settle(self, run: Run) -> bool:
         """True for the first who decides on this run."""

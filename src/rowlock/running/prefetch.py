@@ -70,6 +70,10 @@ class Prefetch:
         free = self._places - slow
         return max(0, free + self.ahead - quick) if free > 0 else 0
 
+    def is_short(self, slow: int, quick: int) -> bool:
+        """True if more are worth an exchange of their own: a place is idle, or half of the stock is gone."""
+        return slow + quick < self._places or 2 * quick < self._places - slow + self.ahead
+
     def fitting(self, costs: Sequence[float], slow: int) -> int:
         """How many of these claims, in their order, may stay here; the others belong to other workers."""
         for number, cost in enumerate(costs):

@@ -250,6 +250,8 @@ class Worker:
             blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
             wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
+            if not (batch.outcomes or hand.is_short() or batch.reports or batch.minutes):
+                wanted = 0
             if not (wanted or batch.outcomes or batch.reports or batch.minutes):
                 self._finisher.delivered(())
                 return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
@@ -274,7 +276,7 @@ class Worker:
         self._take(got, wanted, still_in_order=self.strategy == strategy)
         self.exchanging = False
         if len(got.claims) >= wanted:
-            return 0.0 if hand.wanted() else hand.time_to_next_deadline(_LOOK_AROUND)
+            return 0.0 if hand.is_short() else hand.time_to_next_deadline(_LOOK_AROUND)
         idle = self.poller.idle_wait()
         return min(idle, hand.time_to_next_deadline(_LOOK_AROUND)) if hand.runs else idle
 

@@ -87,8 +87,13 @@ def claim_of(row: Any) -> Claim:
     )
 
 
-def take(tx: Session, worker: str, want: Want, settings: list[Any], next_queue: str | None) -> list[Claim]:
-    """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
+def take(
+    tx: Session, worker: str, want: Want, settings: list[Any], has_alone: bool, next_queue: str | None
+) -> list[Claim]:
+    """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked.
+
+    Without `has_alone`, no job waits that has to run alone.
+    """
     overrides = {name: strategy for name, _, strategy in settings if strategy}
     claims: list[Claim] = []
 
@@ -103,7 +108,7 @@ def take(tx: Session, worker: str, want: Want, settings: list[Any], next_queue: 
 
     # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
     queues = list(islice(queues_in_turn(tx, want, settings, next_queue), want.count))
-    if want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
+    if has_alone and want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
         return claims  # its last worker died under it: it gets no neighbours that it could take along
     while queues and len(claims) < want.count:
         still_full = []

@@ -24,11 +24,12 @@ SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
 SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
                 (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
 
--- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own,
--- and which queue comes next.
+-- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own, does a
+-- job wait that has to run alone, and which queue comes next.
 -- name: claim_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
        EXISTS (SELECT 1 FROM rowlock_queues),
+       EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued'),
        coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
                 (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
 

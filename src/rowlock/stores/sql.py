@@ -119,10 +119,12 @@ class SqlStore(ABC):
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
             if want and want.count > 0:
-                alive, has_settings, next_queue = tx.row("claim_facts", worker=worker, after=want.after)
+                alive, has_settings, has_alone, next_queue = tx.row(
+                    "claim_facts", worker=worker, after=want.after
+                )
                 if alive:
                     settings = tx.rows("queue_settings") if has_settings else []
-                    claims = take(tx, worker, want, settings, next_queue)
+                    claims = take(tx, worker, want, settings, has_alone, next_queue)
                     self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")

@@ -34,7 +34,7 @@ class Run:
 
 
 class Pool(Protocol):
-    """Runs up to its size at once; each ends in one call of `done(run, outcome)`, from any thread."""
+    """Runs up to its size at once; each ends in one call of `done([(run, outcome)])`, from any thread."""
 
     may_wait: bool  # True if `done` is called from a thread that has nothing else to do
 
@@ -86,4 +86,5 @@ class Host(Protocol):
         ...
 
 
-Done = Callable[[Run, Outcome], None]
+Ended = Sequence[tuple[Run, Outcome]]
+Done = Callable[[Ended], None]

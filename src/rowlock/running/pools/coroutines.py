@@ -118,7 +118,7 @@ class AsyncPool:
         if run in self._abandoned:
             self._abandoned.discard(run)
         else:
-            self._done(run, outcome)
+            self._done([(run, outcome)])
 
     def _cancel(self, run: Run) -> None:
         if (task := self._coroutines.get(run)) is not None:

@@ -21,7 +21,7 @@ from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import DEFAULT, Retry, after_error, describe
 from rowlock.running.context import current
 from rowlock.running.pools import forwarding
-from rowlock.running.pools.base import Run
+from rowlock.running.pools.base import Ended, Run
 from rowlock.running.pools.frames import (
     Broken,
     HandIn,
@@ -74,8 +74,8 @@ class Pool(Protocol):
         """Runs that go to another child, first of all."""
         ...
 
-    def done(self, run: Run, outcome: Outcome) -> None:
-        """A run has ended."""
+    def done(self, ended: Ended) -> None:
+        """Runs have ended, each with its outcome."""
         ...
 
     def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
@@ -309,15 +309,17 @@ class Place:
     def _hear(self, child: Child, message: ToParent | None) -> None:
         if isinstance(message, HandIn):
             self.held = False
-            for ended in message.ended:
-                with self._pool.lock:
-                    run = self.runs.pop(ended.number, None)
-                self._told.pop(ended.number, None)
+            with self._pool.lock:
+                runs = [self.runs.pop(one.number, None) for one in message.ended]
+            ended = []
+            for one, run in zip(message.ended, runs, strict=True):
+                self._told.pop(one.number, None)
                 if run is None or run in self._given_up:
                     continue
-                if ended.report is not None:
-                    run.context.hear(ended.report)
-                self._pool.done(run, ended.outcome)
+                if one.report is not None:
+                    run.context.hear(one.report)
+                ended.append((run, one.outcome))
+            self._pool.done(ended)  # all at once: the worker writes them together
         elif isinstance(message, Said):
             if (run := self.runs.get(message.number)) is not None:
                 run.context.hear(message.report)
@@ -377,7 +379,7 @@ class Place:
                 continue
             if number == begun or (number < begun and _may_run_once(run)):
                 run.context.began_at(began)
-                self._pool.done(run, _after_death(run, how))
+                self._pool.done([(run, _after_death(run, how))])
             else:
                 run.context.began_at(None)
                 again.append(run)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
-from rowlock.running.pools.base import Done, Run
+from rowlock.running.pools.base import Done, Ended, Run
 from rowlock.running.pools.frames import Plan
 from rowlock.running.pools.place import GOODBYE, TRIES, CannotStart, Place
 from rowlock.running.pools.spawning import plan_for
@@ -156,8 +156,8 @@ class ProcessPool:
                 taken.append(run)
                 place.add(run)
             place.idle = not place.runs and place.room > 0
-        for run in refused:
-            self.done(run, _not_begun(run))
+        if refused:
+            self.done([(run, _not_begun(run)) for run in refused])
         return taken
 
     def put_back(self, runs: Sequence[Run]) -> None:
@@ -165,8 +165,8 @@ class ProcessPool:
             self._line.extendleft(reversed(runs))
             self._wake()
 
-    def done(self, run: Run, outcome: Outcome) -> None:
-        self._done(run, outcome)
+    def done(self, ended: Ended) -> None:
+        self._done(ended)
 
     def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
         self._arrivals.put((residents, error))

@@ -129,4 +129,4 @@ class ThreadPool:
                     self._abandoned.discard(run)
                     return
                 del self._begun[run]
-            self._done(run, outcome)
+            self._done([(run, outcome)])

@@ -154,11 +154,15 @@ class PostgresStore(ConnectedStore):
                 number, values = exchanging.finished(outcomes)
                 done = {row[0] for row in db.rows(f"finish_{number}", **values)}
                 lost = [outcome for outcome in outcomes if outcome.id not in done]
-            alive, has_settings, next_queue = db.row("claim_facts", worker=worker, after=want.after)
+            alive, has_settings, has_alone, next_queue = db.row(
+                "claim_facts", worker=worker, after=want.after
+            )
             if not alive and not outcomes:
                 raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             settings = db.rows("queue_settings") if has_settings else []
-            claims = take(db, worker, want, settings, next_queue) if alive and next_queue is not None else []
+            claims = []
+            if alive and next_queue is not None:
+                claims = take(db, worker, want, settings, has_alone, next_queue)
         last = claims[-1].queue if claims else want.after
         return Exchange(self._in_time(worker, claims, now), lost, last)
 
