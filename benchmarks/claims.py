@@ -24,6 +24,7 @@ from benchmarks.claiming import (
     kinds_of,
     line,
 )
+from benchmarks.measure import let_the_disk_settle
 from benchmarks.report import Line, Setting
 from rowlock.stores.sqlite import SqliteStore
 from rowlock.strategies import NAMES
@@ -69,6 +70,7 @@ def _measure(
 ) -> list[Kind]:
     path = setting.folder / f"{title.replace(' ', '-')}.db"
     Backlog(rows, rows, rows // 10, queues, levels).build(path, time.time())
+    let_the_disk_settle()
     store = app_at(path).store
     assert isinstance(store, SqliteStore)
     floor = Floor(path.with_suffix(".floor.db"))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from benchmarks.apps import adding_app, calls
-from benchmarks.measure import Timing, in_turn, timed
+from benchmarks.measure import Timing, in_turn, let_the_disk_settle, timed
 from benchmarks.report import Line, Setting, compared
 from rowlock import Rowlock
 from rowlock.consumers import overview
@@ -71,6 +71,7 @@ def claims(scenario: str, setting: Setting, make: Make) -> Line:
     """How long a claim takes where nearly all is done."""
     rows = setting.choose(1_000_000, 100_000)
     app = make(rows, rows - 1_000)
+    let_the_disk_settle()
     store = app.consumer_host("birdnet").store
     assert isinstance(store, ConsumerStore)
     worker = app.store.register(

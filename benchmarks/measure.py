@@ -6,6 +6,7 @@ Knows nothing of queues. Pairs lie close together in time, so a slow moment of t
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -110,3 +111,9 @@ def _quick_quarter(timings: Sequence[Timing]) -> float:
 
 def _median_seconds(timings: Sequence[Timing]) -> float:
     return statistics.median(one.seconds for one in timings)
+
+
+def let_the_disk_settle() -> None:
+    """Wait until all that was written before is on the disk: it is nothing that the next step should pay for."""
+    if hasattr(os, "sync"):
+        os.sync()
