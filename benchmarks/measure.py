@@ -114,6 +114,6 @@ def _median_seconds(timings: Sequence[Timing]) -> float:
 
 
 def let_the_disk_settle() -> None:
-    """Wait until all that was written before is on the disk: it is nothing that the next step should pay for."""
+    """Wait until all that was written is on the disk: the next step should not pay for it."""
     if hasattr(os, "sync"):
         os.sync()
