@@ -9,7 +9,9 @@ import pytest
 
 from rowlock import ConfigurationError, JobContext, Retry, Rowlock
 from rowlock.consumers.row import Row
+from rowlock.job import Ending, Want
 from tests.consumers.lab import Lab, store_of
+from tests.stores.steps import worker as register
 
 
 def work(recording: Row) -> None:
@@ -177,6 +179,25 @@ def test_a_row_that_is_deleted_while_it_is_worked_on_leaves_nothing_behind(
     app.consume("birdnet", until_empty=True, concurrency=1)
     assert lab.marks("birdnet") == {2: True}
     assert lab.detections() == ([("2", "birdnet")] if in_transaction else [])
+    assert lab.claims() == []
+
+
+def test_of_rows_that_end_together_the_missing_one_is_named_and_the_others_are_marked(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.create(3)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
+    store = store_of(app, "birdnet")
+    worker = register(app.store)
+    claims = store.exchange(worker, want=Want(count=3)).claims
+    lab.execute(f"DELETE FROM {lab.table} WHERE id = 2")
+    assert store.exchange(worker, [one.ended(Ending.COMPLETED) for one in claims]).lost == []
+    assert lab.marks("birdnet") == {1: True, 3: True}
+    assert [line for line in caplog.messages if "nothing to mark" in line] == [
+        "consumer birdnet: row 2 was deleted while it was worked on, or somebody else has changed its state: "
+        "there is nothing to mark"
+    ]
     assert lab.claims() == []
 
 

@@ -107,6 +107,12 @@ SELECT 1 FROM «table» WHERE «t».«key» IN (
     {held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker)
 ORDER BY «t».«key» FOR NO KEY UPDATE
 
+-- Rows that all come to the same; says which were there.
+-- name: mark_all
+UPDATE «table» SET {marked}
+WHERE «key» = ANY (ARRAY(SELECT CAST(given AS «key_type») FROM json_array_elements_text(:ids) given)) AND {markable}
+RETURNING CAST(«key» AS text)
+
 -- fragment: died_by
 w.beat_at + make_interval(secs => w.lease / 6)
 

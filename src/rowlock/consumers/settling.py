@@ -67,20 +67,36 @@ class Settling:
             claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
         }
         kept = [outcome for outcome in outcomes if outcome.claim in ended]
-        form, always = self._consumer.form, self._consumer.form.always()
-        marks = [
-            {"row_key": ended[one.claim][0], **always, **form.mark(one, ended[one.claim][1])} for one in kept
-        ]
-        for values, changed in zip(marks, tx.count_each("mark", marks), strict=True):
-            if not changed:
-                self.unmarked.append(values["row_key"])
-                log.warning(
-                    "consumer %s: row %s was deleted while it was worked on, or somebody else has changed "
-                    "its state: there is nothing to mark",
-                    self._consumer.name,
-                    values["row_key"],
-                )
+        form = self._consumer.form
+        marks = [(ended[one.claim][0], form.mark(one, ended[one.claim][1])) for one in kept]
+        for key in self._mark(tx, marks):
+            self.unmarked.append(key)
+            log.warning(
+                "consumer %s: row %s was deleted while it was worked on, or somebody else has changed its "
+                "state: there is nothing to mark",
+                self._consumer.name,
+                key,
+            )
         return [outcome for outcome in outcomes if outcome.claim not in ended]
+
+    def _mark(self, tx: Session, marks: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+        """Write what became of the rows; returns the keys of those that could not be marked."""
+        always = self._consumer.form.always()
+        missing: list[Any] = []
+        single = marks
+        if "mark_all" in self._statements:  # most rows come to the same, which takes one round trip
+            alike: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+            for key, values in marks:
+                alike.setdefault(_json(values), []).append((key, values))
+            single = [group[0] for group in alike.values() if len(group) == 1]
+            for group in alike.values():
+                if len(group) > 1:
+                    keys = [key for key, _ in group]
+                    there = {row[0] for row in tx.rows("mark_all", ids=_json(keys), **always, **group[0][1])}
+                    missing += [key for key in keys if key not in there]
+        given = [{"row_key": key, **always, **values} for key, values in single]
+        counts = tx.count_each("mark", given)
+        return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
     def _give_back(
         self, tx: Session, worker: str, outcomes: list[Outcome], alone: Mapping[int, int]
