@@ -194,10 +194,8 @@ def test_of_rows_that_end_together_the_missing_one_is_named_and_the_others_are_m
     lab.execute(f"DELETE FROM {lab.table} WHERE id = 2")
     assert store.exchange(worker, [one.ended(Ending.COMPLETED) for one in claims]).lost == []
     assert lab.marks("birdnet") == {1: True, 3: True}
-    assert [line for line in caplog.messages if "nothing to mark" in line] == [
-        "consumer birdnet: row 2 was deleted while it was worked on, or somebody else has changed its state: "
-        "there is nothing to mark"
-    ]
+    (told,) = [line for line in caplog.messages if "nothing to mark" in line]
+    assert told.startswith("consumer birdnet: row 2 was deleted while it was worked on")
     assert lab.claims() == []
 
 
