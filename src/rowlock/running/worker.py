@@ -250,9 +250,8 @@ class Worker:
             blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
             wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
-            if not (batch.outcomes or hand.is_short() or batch.reports or batch.minutes):
-                wanted = 0
-            if not (wanted or batch.outcomes or batch.reports or batch.minutes):
+            writes = batch.outcomes or batch.reports or batch.minutes
+            if not writes and not (wanted and hand.is_short()):
                 self._finisher.delivered(())
                 return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
             self.exchanging, strategy = True, self.strategy
