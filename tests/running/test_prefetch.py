@@ -72,22 +72,6 @@ def test_more_is_asked_for_by_itself_only_if_a_place_is_idle_or_half_of_the_stoc
     assert prefetch.is_short(slow=2, quick=8) and not prefetch.is_short(slow=2, quick=9)
 
 
-def test_a_worker_with_enough_in_stock_claims_with_its_outcomes_only(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exchange, empty_handed = app.store.exchange, list[int]()
-
-    def noted(worker: str, outcomes: Any = (), want: Any = None, *given: Any, **named: Any) -> Any:
-        if want is not None and not outcomes:
-            empty_handed.append(want.count)
-        return exchange(worker, outcomes, want, *given, **named)
-
-    monkeypatch.setattr(app.store, "exchange", noted)
-    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 3_000)
-    assert app.worker().run(until_empty=True).completed == 3_000
-    assert len(empty_handed) < 20  # while it learns that they are quick, and at the end
-
-
 def test_claims_beyond_the_places_belong_to_others() -> None:
     prefetch = Prefetch(2)
     assert prefetch.fitting([math.inf, 0.001, math.inf, math.inf, 0.001], slow=0) == 3
