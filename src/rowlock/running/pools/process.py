@@ -26,7 +26,7 @@ from rowlock.running.residents import Residents
 
 log = logging.getLogger("rowlock.process")
 
-_FRAME = 0.02  # seconds of quick runs that a child has at once, by experience
+_FRAME = 0.03  # seconds of quick runs that a child has at once, by experience
 _MOST_BYTES = 32_768  # of claims; a pipe holds 64 KiB, and no sender may have to wait for a busy child
 _PER_CLAIM = 300  # bytes, besides its arguments
 _ANSWER_WITHIN = 1.0  # seconds to say where a run stands
