@@ -49,8 +49,8 @@ from rowlock.running.residents import Residents
 from rowlock.running.stacks import stack_of
 
 _PR_SET_PDEATHSIG = 1
-# Outcomes of quick runs that follow each other are handed in together: what the worker's process spends on a run of
-# 1 ms fell from 0.34 ms to less than half. A crash in this time lets them run again.
+# Outcomes of quick runs that follow each other are handed in together: what the worker's process spends on a
+# run of 1 ms fell from 0.34 ms to less than half. A crash in this time lets them run again.
 _TOGETHER = 0.015  # seconds
 _SPEAK_EVERY = 0.05
 _LOOK_FOR_PARENT = 5.0
