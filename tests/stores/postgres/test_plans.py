@@ -34,6 +34,7 @@ SCHEDULED = (1_003_001, 1_003_500)
 RUNNING = (1_003_501, 1_003_540)
 FAILED = (1_003_541, 1_004_000)
 BUSY = (1_004_001, 1_004_100)
+SIZES = (10_000, 100_000, 300_000, 500_000, 700_000)  # in jobs of usual length
 RUN = ", ANALYZE, BUFFERS"
 ENOUGH_BLOCKS = 150  # the most that any takes is about 50; the table has 16,000
 
@@ -151,6 +152,23 @@ AT_THE_DEAD = {
 }
 
 
+# What is claimed in all ways, and in batches whose size is in the statement if it is not prepared.
+WHILE_IT_GROWS = {
+    **{name: case for name, case in CLAIMS.items() if not case.done},
+    **{f"{name} for 100": Case(name, {"count": 100}, line=line) for name, line in TAKES.items()},
+    **{
+        f"drawn 1 of {' '.join(queues) or 'all'}": Case(
+            "exchange",
+            {},
+            line="rowlock_jobs_ready",
+            want=Want(count=1, strategy="WEIGHTED_RANDOM", queues=queues),
+        )
+        for queues in ((), NAMED[:1])
+    },
+    "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
+}
+
+
 class Asked(Exception):
     """What a store was about to ask the server."""
 
@@ -166,14 +184,20 @@ class Sessions(NamedTuple):
     store: PostgresStore
     own: psycopg.Connection
     plain: psycopg.Connection
+    exchanges: dict[tuple[Want, int], tuple[str, dict[str, Any]]]  # asked once: each costs a connection
 
     def sql(self, case: Case) -> tuple[str, dict[str, Any]]:
         """The statement and its values."""
         if case.want is None:
             return statements(self.store.address.schema)[case.name], VALUES | case.values
+        if (case.want, case.done) not in self.exchanges:
+            self.exchanges[case.want, case.done] = self._asked(case.want, case.done)
+        return self.exchanges[case.want, case.done]
+
+    def _asked(self, want: Want, done: int) -> tuple[str, dict[str, Any]]:
         outcomes = [
             Outcome(id=RUNNING[0] + number, claim=1, ending=Ending.COMPLETED, result="1")
-            for number in range(case.done)
+            for number in range(done)
         ]
 
         def tell(cursor: object, sql: str, values: dict[str, Any], **_: object) -> None:
@@ -182,7 +206,7 @@ class Sessions(NamedTuple):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(psycopg.Cursor, "execute", tell)
             with pytest.raises(Asked) as asked:
-                self.store.exchange("w1", outcomes, case.want)
+                self.store.exchange("w1", outcomes, want)
         return asked.value.sql, asked.value.values
 
     def explain(self, case: Case, options: str = "") -> dict[str, Any]:
@@ -219,7 +243,7 @@ def sessions(url: str) -> Iterator[Sessions]:
         assert isinstance(store, PostgresStore)
         store.open()
         with closing(store.open_link()) as link:
-            yield Sessions(store, link.connection, plain)
+            yield Sessions(store, link.connection, plain, {})
 
 
 @pytest.fixture(scope="module", params=["postgres", "old_postgres"])
@@ -257,7 +281,11 @@ def fill(server: PostgresServer) -> None:
 
 
 def write(
-    connection: psycopg.Connection, ids: tuple[int, int], state: str, queue: str = f"'q' || n % {QUEUES}"
+    connection: psycopg.Connection,
+    ids: tuple[int, int],
+    state: str,
+    queue: str = f"'q' || n % {QUEUES}",
+    args: str = "{}",
 ) -> None:
     connection.execute(
         f"""
@@ -268,7 +296,7 @@ def write(
                now() + n % 100 * interval '1 min', now(),
                CASE WHEN n % 10 = 0 AND n > {DEAD_IN_LINE[1]} THEN now() + n % 50 * interval '1 min' END,
                CASE WHEN '{state}' IN ('completed', 'failed') THEN now() END, 'w' || n % 4,
-               CASE WHEN n % 50 = 0 THEN 'k' || n END, CASE WHEN n % 50 = 0 THEN 'finished' END, '{{}}'
+               CASE WHEN n % 50 = 0 THEN 'k' || n END, CASE WHEN n % 50 = 0 THEN 'finished' END, '{args}'
         FROM generate_series({ids[0]}, {ids[1]}) n
         """.encode()
     )
@@ -347,6 +375,30 @@ def test_a_plan_that_was_made_for_an_empty_queue_is_good_for_a_full_one(
     assert [name for name, plan in claims.items() if CLAIMS[name].line not in indexes(plan)] == []
     assert [name for name, plan in claims.items() if sorted_jobs(plan)] == []
     assert [name for name, plan in finishes.items() if "rowlock_jobs_held" in indexes(plan)] == []
+
+
+@pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
+def test_a_claim_walks_along_its_index_at_every_size_of_the_table(
+    schema: str, request: pytest.FixtureRequest
+) -> None:
+    """Without statistics the planner goes by the table's pages; at some it would sort all that waits."""
+    sorting: dict[int, list[str]] = {}
+    with sessions(request.getfixturevalue(schema)) as both:
+        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute("ALTER TABLE rowlock_jobs SET (autovacuum_enabled = off)")
+        last = 500
+        write(both.plain, (1, last), "queued")
+        for size in SIZES:
+            # A page has room for 55 usual jobs or for four long ones, which are written sooner.
+            first, last = last + 1, size * 4 // 55
+            write(both.plain, (first, last), "completed", args=f'"{"x" * 1_800}"')
+            sorting[size] = [
+                name
+                for name, case in WHILE_IT_GROWS.items()
+                for plan in (both.explain(case), both.explain_generic(case))
+                if sorted_jobs(plan) or case.line not in indexes(plan)
+            ]
+    assert sorting == {size: [] for size in SIZES}
 
 
 def test_the_values_find_something(db: Sessions) -> None:

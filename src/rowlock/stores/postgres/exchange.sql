@@ -25,7 +25,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = {queue} AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+        WHERE {queued} AND queue = {queue} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
         ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -39,10 +39,10 @@ taken AS (
     {taking}
     WHERE j.id = coalesce(
         (SELECT id FROM rowlock_jobs
-         WHERE state = 'queued' AND queue > :after AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND queue > :after AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
         (SELECT id FROM rowlock_jobs
-         WHERE state = 'queued' AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -66,7 +66,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND alone <= 0
+        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > 0) IS NOT TRUE
           AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
           AND (SELECT alive AND NOT special FROM facts)
         ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -82,7 +82,7 @@ line AS MATERIALIZED (
     SELECT queue FROM turn WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL LIMIT :count),
 picked AS MATERIALIZED (
     SELECT job.id FROM line CROSS JOIN LATERAL (
-        SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = line.queue AND alone <= 0
+        SELECT id FROM rowlock_jobs WHERE {queued} AND queue = line.queue AND (alone > 0) IS NOT TRUE
         ORDER BY {order}
         LIMIT (SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)
         FOR UPDATE SKIP LOCKED) job

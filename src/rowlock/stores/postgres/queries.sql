@@ -13,25 +13,33 @@ UPDATE rowlock_jobs j
 SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {started},
     unique_until = nullif(j.unique_until, 'claimed')
 
+-- A claim takes the first entries of the index that has its order. Without statistics the planner expected several
+-- entries and, after the other conditions, one row: then it read and sorted all that was queued (50 ms instead of 0.7,
+-- 100,000 of 500,000 jobs). So it is made to expect more rows than entries, at every size of the table: the state is
+-- said eight times, which counts as eight times the rows and is still what the indexes ask for; `(alone > x) IS NOT TRUE`
+-- counts as two thirds of them, `alone <= x` as one; and LIMIT is a number that it cannot see.
+-- fragment: queued
+state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued')
+
 -- name: take_highest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY priority DESC, position LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_oldest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_newest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY position DESC LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY position DESC LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- Written as a range in the order of rowlock_jobs_ready: with `priority =` the planner may walk the whole line and leave
@@ -40,8 +48,8 @@ RETURNING {claim}
 {taking}
 WHERE j.id = ANY (ARRAY(
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority >= :level AND priority <= :level AND alone <= :alone
-    ORDER BY priority DESC, position LIMIT :count FOR UPDATE SKIP LOCKED))
+    WHERE {queued} AND queue = :queue AND priority >= :level AND priority <= :level AND (alone > :alone) IS NOT TRUE
+    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- The moment at which this transaction began: what the defaults of a new job are.
@@ -223,6 +231,6 @@ WHERE c.relname = '{meta_name}' AND ({here})
 {levels}
 SELECT first.id, first.claim FROM level CROSS JOIN LATERAL (
     SELECT id, claim, due_at FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority >= level.priority AND priority <= level.priority
-    ORDER BY priority DESC, position LIMIT :count) first
+    WHERE {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+    ORDER BY priority DESC, position LIMIT (SELECT :count)) first
 WHERE first.due_at < {now-age}
