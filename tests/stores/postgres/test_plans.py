@@ -152,7 +152,7 @@ AT_THE_DEAD = {
 }
 
 
-# What is claimed in all ways, and in batches whose size is in the statement if it is not prepared.
+# What takes the first few of many, also in batches whose size is in the statement if it is not prepared.
 WHILE_IT_GROWS = {
     **{name: case for name, case in CLAIMS.items() if not case.done},
     **{f"{name} for 100": Case(name, {"count": 100}, line=line) for name, line in TAKES.items()},
@@ -166,6 +166,12 @@ WHILE_IT_GROWS = {
         for queues in ((), NAMED[:1])
     },
     "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
+    "oldest_queued": Case("oldest_queued", {}, line="rowlock_jobs_ready"),
+    "levels": Case("levels", {}, line="rowlock_jobs_ready"),
+    "due_jobs": Case("due_jobs", {"most": 1_000}, line="rowlock_jobs_due"),
+    "next_needed": Case("next_needed", {}, line="rowlock_jobs_due"),
+    "expired_jobs": Case("expired_jobs", {"most": 1_000}, line="rowlock_jobs_expiring"),
+    **{name: Case(name, {}) for name in ("queue_after", "next_queue", "claim_facts")},
 }
 
 
@@ -331,6 +337,21 @@ def sorted_jobs(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def gathered_jobs(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps that go through rows of the jobs' table for the least, the greatest or the number of them."""
+    return [
+        node
+        for node in nodes(plan)
+        if node["Node Type"] == "Aggregate"
+        and any(part.get("Relation Name") == "rowlock_jobs" for part in node["Plans"])
+    ]
+
+
+def walks_along(plan: dict[str, Any], line: str) -> bool:
+    """True if it goes by the order of this index (none named: of any), and stops after the first few."""
+    return not sorted_jobs(plan) and not gathered_jobs(plan) and (not line or line in indexes(plan))
+
+
 def blocks(plan: dict[str, Any]) -> int:
     """How many blocks were looked at."""
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
@@ -370,19 +391,20 @@ def test_a_plan_that_was_made_for_an_empty_queue_is_good_for_a_full_one(
     """A prepared statement keeps its plan until somebody analyses the table, and by then it may be large."""
     with sessions(request.getfixturevalue(schema)) as both:
         claims = {name: both.explain_generic(case) for name, case in CLAIMS.items()}
+        others = {name: both.explain_generic(case) for name, case in WHILE_IT_GROWS.items()}
         finishes = {name: both.explain_generic(CASES[name]) for name in FINISHES}
     assert [name for name, plan in (claims | finishes).items() if "rowlock_jobs" in whole_tables(plan)] == []
-    assert [name for name, plan in claims.items() if CLAIMS[name].line not in indexes(plan)] == []
-    assert [name for name, plan in claims.items() if sorted_jobs(plan)] == []
+    assert [name for name, plan in claims.items() if not walks_along(plan, CLAIMS[name].line)] == []
+    assert [name for name, plan in others.items() if not walks_along(plan, WHILE_IT_GROWS[name].line)] == []
     assert [name for name, plan in finishes.items() if "rowlock_jobs_held" in indexes(plan)] == []
 
 
 @pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
-def test_a_claim_walks_along_its_index_at_every_size_of_the_table(
+def test_who_wants_the_first_few_walks_along_an_index_at_every_size_of_the_table(
     schema: str, request: pytest.FixtureRequest
 ) -> None:
     """Without statistics the planner goes by the table's pages; at some it would sort all that waits."""
-    sorting: dict[int, list[str]] = {}
+    astray: dict[int, list[str]] = {}
     with sessions(request.getfixturevalue(schema)) as both:
         both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
         both.plain.execute("ALTER TABLE rowlock_jobs SET (autovacuum_enabled = off)")
@@ -392,13 +414,30 @@ def test_a_claim_walks_along_its_index_at_every_size_of_the_table(
             # A page has room for 55 usual jobs or for four long ones, which are written sooner.
             first, last = last + 1, size * 4 // 55
             write(both.plain, (first, last), "completed", args=f'"{"x" * 1_800}"')
-            sorting[size] = [
+            astray[size] = [
                 name
                 for name, case in WHILE_IT_GROWS.items()
                 for plan in (both.explain(case), both.explain_generic(case))
-                if sorted_jobs(plan) or case.line not in indexes(plan)
+                if not walks_along(plan, case.line)
             ]
-    assert sorting == {size: [] for size in SIZES}
+    assert astray == {size: [] for size in SIZES}
+
+
+@pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
+def test_the_oldest_job_of_a_level_is_found_without_a_look_at_the_other_levels(
+    schema: str, request: pytest.FixtureRequest
+) -> None:
+    """The last in line are the first of their level: who walks along the line looks at all before them."""
+    with sessions(request.getfixturevalue(schema)) as both:
+        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute(
+            "INSERT INTO rowlock_jobs (position, task, queue, priority, args) "
+            "SELECT n, 'work', 'q2', CASE WHEN n > 9900 THEN 5 ELSE 0 END, '{}' "
+            "FROM generate_series(1, 10000) n"
+        )
+        for name in ("oldest_queued", "overdue_queued"):
+            assert blocks(both.explain(CASES[name], RUN)) < ENOUGH_BLOCKS
+            assert blocks(both.explain_generic(CASES[name], RUN)) < ENOUGH_BLOCKS
 
 
 def test_the_values_find_something(db: Sessions) -> None:

@@ -99,8 +99,8 @@ awake AS (UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND EXI
 
 -- The next queue after the one served last, or the first.
 -- fragment: next_in_turn
-coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1),
+         (SELECT queue FROM rowlock_jobs WHERE state = 'queued' ORDER BY queue LIMIT 1))
 
 -- fragment: done_one
     UPDATE rowlock_jobs
