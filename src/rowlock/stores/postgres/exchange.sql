@@ -52,10 +52,12 @@ taken AS (
 -- name: exchange_drawn
 WITH RECURSIVE asked AS MATERIALIZED (SELECT {queue} AS queue),
 level (priority) AS (
-    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = (SELECT queue FROM asked)
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {queued} AND queue = (SELECT queue FROM asked)
+            ORDER BY priority DESC, position LIMIT 1)
     UNION ALL
-    SELECT (SELECT max(priority) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND priority < level.priority)
+    SELECT (SELECT priority FROM rowlock_jobs
+            WHERE {queued} AND queue = (SELECT queue FROM asked) AND priority < level.priority
+            ORDER BY priority DESC, position LIMIT 1)
     FROM level WHERE level.priority IS NOT NULL),
 drawn AS MATERIALIZED (
     SELECT priority FROM level WHERE priority IS NOT NULL
