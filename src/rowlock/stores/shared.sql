@@ -1,6 +1,7 @@
 -- Every statement that the stores share, by name. Values are always bound (:name).
 -- {now}, {now+delay} and {now-age} are the store's clock and are written by its dialect;
 -- {job} is the column list of a job, {claim} that of a claim; {running} guards a claim, {lock} keeps rows for us.
+-- A block of the same name in a store's own file is taken instead of the one here.
 
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.

@@ -34,6 +34,7 @@ SCHEDULED = (1_003_001, 1_003_500)
 RUNNING = (1_003_501, 1_003_540)
 FAILED = (1_003_541, 1_004_000)
 BUSY = (1_004_001, 1_004_100)
+SIZES = (10_000, 100_000, 300_000, 500_000, 700_000)  # in jobs of usual length
 RUN = ", ANALYZE, BUFFERS"
 ENOUGH_BLOCKS = 150  # the most that any takes is about 50; the table has 16,000
 
@@ -151,6 +152,29 @@ AT_THE_DEAD = {
 }
 
 
+# What takes the first few of many, also in batches whose size is in the statement if it is not prepared.
+WHILE_IT_GROWS = {
+    **{name: case for name, case in CLAIMS.items() if not case.done},
+    **{f"{name} for 100": Case(name, {"count": 100}, line=line) for name, line in TAKES.items()},
+    **{
+        f"drawn 1 of {' '.join(queues) or 'all'}": Case(
+            "exchange",
+            {},
+            line="rowlock_jobs_ready",
+            want=Want(count=1, strategy="WEIGHTED_RANDOM", queues=queues),
+        )
+        for queues in ((), NAMED[:1])
+    },
+    "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
+    "oldest_queued": Case("oldest_queued", {}, line="rowlock_jobs_ready"),
+    "levels": Case("levels", {}, line="rowlock_jobs_ready"),
+    "due_jobs": Case("due_jobs", {"most": 1_000}, line="rowlock_jobs_due"),
+    "next_needed": Case("next_needed", {}, line="rowlock_jobs_due"),
+    "expired_jobs": Case("expired_jobs", {"most": 1_000}, line="rowlock_jobs_expiring"),
+    **{name: Case(name, {}) for name in ("queue_after", "next_queue", "claim_facts")},
+}
+
+
 class Asked(Exception):
     """What a store was about to ask the server."""
 
@@ -166,14 +190,20 @@ class Sessions(NamedTuple):
     store: PostgresStore
     own: psycopg.Connection
     plain: psycopg.Connection
+    exchanges: dict[tuple[Want, int], tuple[str, dict[str, Any]]]  # asked once: each costs a connection
 
     def sql(self, case: Case) -> tuple[str, dict[str, Any]]:
         """The statement and its values."""
         if case.want is None:
             return statements(self.store.address.schema)[case.name], VALUES | case.values
+        if (case.want, case.done) not in self.exchanges:
+            self.exchanges[case.want, case.done] = self._asked(case.want, case.done)
+        return self.exchanges[case.want, case.done]
+
+    def _asked(self, want: Want, done: int) -> tuple[str, dict[str, Any]]:
         outcomes = [
             Outcome(id=RUNNING[0] + number, claim=1, ending=Ending.COMPLETED, result="1")
-            for number in range(case.done)
+            for number in range(done)
         ]
 
         def tell(cursor: object, sql: str, values: dict[str, Any], **_: object) -> None:
@@ -182,7 +212,7 @@ class Sessions(NamedTuple):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(psycopg.Cursor, "execute", tell)
             with pytest.raises(Asked) as asked:
-                self.store.exchange("w1", outcomes, case.want)
+                self.store.exchange("w1", outcomes, want)
         return asked.value.sql, asked.value.values
 
     def explain(self, case: Case, options: str = "") -> dict[str, Any]:
@@ -219,7 +249,7 @@ def sessions(url: str) -> Iterator[Sessions]:
         assert isinstance(store, PostgresStore)
         store.open()
         with closing(store.open_link()) as link:
-            yield Sessions(store, link.connection, plain)
+            yield Sessions(store, link.connection, plain, {})
 
 
 @pytest.fixture(scope="module", params=["postgres", "old_postgres"])
@@ -257,7 +287,11 @@ def fill(server: PostgresServer) -> None:
 
 
 def write(
-    connection: psycopg.Connection, ids: tuple[int, int], state: str, queue: str = f"'q' || n % {QUEUES}"
+    connection: psycopg.Connection,
+    ids: tuple[int, int],
+    state: str,
+    queue: str = f"'q' || n % {QUEUES}",
+    args: str = "{}",
 ) -> None:
     connection.execute(
         f"""
@@ -268,7 +302,7 @@ def write(
                now() + n % 100 * interval '1 min', now(),
                CASE WHEN n % 10 = 0 AND n > {DEAD_IN_LINE[1]} THEN now() + n % 50 * interval '1 min' END,
                CASE WHEN '{state}' IN ('completed', 'failed') THEN now() END, 'w' || n % 4,
-               CASE WHEN n % 50 = 0 THEN 'k' || n END, CASE WHEN n % 50 = 0 THEN 'finished' END, '{{}}'
+               CASE WHEN n % 50 = 0 THEN 'k' || n END, CASE WHEN n % 50 = 0 THEN 'finished' END, '{args}'
         FROM generate_series({ids[0]}, {ids[1]}) n
         """.encode()
     )
@@ -301,6 +335,21 @@ def sorted_jobs(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         sort for sort in sorts if any(node.get("Relation Name") == "rowlock_jobs" for node in nodes(sort))
     ]
+
+
+def gathered_jobs(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps that go through rows of the jobs' table for the least, the greatest or the number of them."""
+    return [
+        node
+        for node in nodes(plan)
+        if node["Node Type"] == "Aggregate"
+        and any(part.get("Relation Name") == "rowlock_jobs" for part in node["Plans"])
+    ]
+
+
+def walks_along(plan: dict[str, Any], line: str) -> bool:
+    """True if it goes by the order of this index (none named: of any), and stops after the first few."""
+    return not sorted_jobs(plan) and not gathered_jobs(plan) and (not line or line in indexes(plan))
 
 
 def blocks(plan: dict[str, Any]) -> int:
@@ -342,11 +391,53 @@ def test_a_plan_that_was_made_for_an_empty_queue_is_good_for_a_full_one(
     """A prepared statement keeps its plan until somebody analyses the table, and by then it may be large."""
     with sessions(request.getfixturevalue(schema)) as both:
         claims = {name: both.explain_generic(case) for name, case in CLAIMS.items()}
+        others = {name: both.explain_generic(case) for name, case in WHILE_IT_GROWS.items()}
         finishes = {name: both.explain_generic(CASES[name]) for name in FINISHES}
     assert [name for name, plan in (claims | finishes).items() if "rowlock_jobs" in whole_tables(plan)] == []
-    assert [name for name, plan in claims.items() if CLAIMS[name].line not in indexes(plan)] == []
-    assert [name for name, plan in claims.items() if sorted_jobs(plan)] == []
+    assert [name for name, plan in claims.items() if not walks_along(plan, CLAIMS[name].line)] == []
+    assert [name for name, plan in others.items() if not walks_along(plan, WHILE_IT_GROWS[name].line)] == []
     assert [name for name, plan in finishes.items() if "rowlock_jobs_held" in indexes(plan)] == []
+
+
+@pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
+def test_who_wants_the_first_few_walks_along_an_index_at_every_size_of_the_table(
+    schema: str, request: pytest.FixtureRequest
+) -> None:
+    """Without statistics the planner goes by the table's pages; at some it would sort all that waits."""
+    astray: dict[int, list[str]] = {}
+    with sessions(request.getfixturevalue(schema)) as both:
+        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute("ALTER TABLE rowlock_jobs SET (autovacuum_enabled = off)")
+        last = 500
+        write(both.plain, (1, last), "queued")
+        for size in SIZES:
+            # A page has room for 55 usual jobs or for four long ones, which are written sooner.
+            first, last = last + 1, size * 4 // 55
+            write(both.plain, (first, last), "completed", args=f'"{"x" * 1_800}"')
+            astray[size] = [
+                name
+                for name, case in WHILE_IT_GROWS.items()
+                for plan in (both.explain(case), both.explain_generic(case))
+                if not walks_along(plan, case.line)
+            ]
+    assert astray == {size: [] for size in SIZES}
+
+
+@pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
+def test_the_oldest_job_of_a_level_is_found_without_a_look_at_the_other_levels(
+    schema: str, request: pytest.FixtureRequest
+) -> None:
+    """The last in line are the first of their level: who walks along the line looks at all before them."""
+    with sessions(request.getfixturevalue(schema)) as both:
+        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute(
+            "INSERT INTO rowlock_jobs (position, task, queue, priority, args) "
+            "SELECT n, 'work', 'q2', CASE WHEN n > 9900 THEN 5 ELSE 0 END, '{}' "
+            "FROM generate_series(1, 10000) n"
+        )
+        for name in ("oldest_queued", "overdue_queued"):
+            assert blocks(both.explain(CASES[name], RUN)) < ENOUGH_BLOCKS
+            assert blocks(both.explain_generic(CASES[name], RUN)) < ENOUGH_BLOCKS
 
 
 def test_the_values_find_something(db: Sessions) -> None:

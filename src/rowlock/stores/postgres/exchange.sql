@@ -25,7 +25,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = {queue} AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+        WHERE {queued} AND queue = {queue} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
         ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -39,10 +39,10 @@ taken AS (
     {taking}
     WHERE j.id = coalesce(
         (SELECT id FROM rowlock_jobs
-         WHERE state = 'queued' AND queue > :after AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND queue > :after AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
         (SELECT id FROM rowlock_jobs
-         WHERE state = 'queued' AND alone <= 0 AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -52,10 +52,12 @@ taken AS (
 -- name: exchange_drawn
 WITH RECURSIVE asked AS MATERIALIZED (SELECT {queue} AS queue),
 level (priority) AS (
-    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = (SELECT queue FROM asked)
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {queued} AND queue = (SELECT queue FROM asked)
+            ORDER BY priority DESC, position LIMIT 1)
     UNION ALL
-    SELECT (SELECT max(priority) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND priority < level.priority)
+    SELECT (SELECT priority FROM rowlock_jobs
+            WHERE {queued} AND queue = (SELECT queue FROM asked) AND priority < level.priority
+            ORDER BY priority DESC, position LIMIT 1)
     FROM level WHERE level.priority IS NOT NULL),
 drawn AS MATERIALIZED (
     SELECT priority FROM level WHERE priority IS NOT NULL
@@ -66,7 +68,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = (SELECT queue FROM asked) AND alone <= 0
+        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > 0) IS NOT TRUE
           AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
           AND (SELECT alive AND NOT special FROM facts)
         ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -82,7 +84,7 @@ line AS MATERIALIZED (
     SELECT queue FROM turn WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL LIMIT :count),
 picked AS MATERIALIZED (
     SELECT job.id FROM line CROSS JOIN LATERAL (
-        SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = line.queue AND alone <= 0
+        SELECT id FROM rowlock_jobs WHERE {queued} AND queue = line.queue AND (alone > 0) IS NOT TRUE
         ORDER BY {order}
         LIMIT (SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)
         FOR UPDATE SKIP LOCKED) job
@@ -99,8 +101,8 @@ awake AS (UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND EXI
 
 -- The next queue after the one served last, or the first.
 -- fragment: next_in_turn
-coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1),
+         (SELECT queue FROM rowlock_jobs WHERE state = 'queued' ORDER BY queue LIMIT 1))
 
 -- fragment: done_one
     UPDATE rowlock_jobs

@@ -13,25 +13,33 @@ UPDATE rowlock_jobs j
 SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {started},
     unique_until = nullif(j.unique_until, 'claimed')
 
+-- A claim takes the first entries of the index that has its order. Without statistics the planner expected several
+-- entries and, after the other conditions, one row: then it read and sorted all that was queued (50 ms instead of 0.7,
+-- 100,000 of 500,000 jobs). So it is made to expect more rows than entries, at every size of the table: the state is
+-- said eight times, which counts as eight times the rows and is still what the indexes ask for; `(alone > x) IS NOT
+-- TRUE` counts as two thirds of them, `alone <= x` as one; and LIMIT is a number that it cannot see.
+-- fragment: queued
+state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued')
+
 -- name: take_highest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY priority DESC, position LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_oldest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY position LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_newest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND alone <= :alone
-    ORDER BY position DESC LIMIT :count FOR UPDATE SKIP LOCKED))
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE
+    ORDER BY position DESC LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- Written as a range in the order of rowlock_jobs_ready: with `priority =` the planner may walk the whole line and leave
@@ -40,8 +48,8 @@ RETURNING {claim}
 {taking}
 WHERE j.id = ANY (ARRAY(
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority >= :level AND priority <= :level AND alone <= :alone
-    ORDER BY priority DESC, position LIMIT :count FOR UPDATE SKIP LOCKED))
+    WHERE {queued} AND queue = :queue AND priority >= :level AND priority <= :level AND (alone > :alone) IS NOT TRUE
+    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- The moment at which this transaction began: what the defaults of a new job are.
@@ -179,8 +187,9 @@ SELECT extract(epoch FROM {now} - beat_at)::float8 FROM rowlock_workers WHERE id
 -- Shared with SQLite by name only: one statement here.
 -- name: next_needed
 SELECT extract(epoch FROM least(
-    (SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'),
-    (SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')),
+    (SELECT run_at FROM rowlock_jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1),
+    (SELECT expires_at FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
+     ORDER BY expires_at LIMIT 1),
     (SELECT min(beat_at + make_interval(secs => lease)) FROM rowlock_workers
      WHERE dead_at IS NULL AND id <> :worker)) - {now})::float8
 
@@ -223,6 +232,48 @@ WHERE c.relname = '{meta_name}' AND ({here})
 {levels}
 SELECT first.id, first.claim FROM level CROSS JOIN LATERAL (
     SELECT id, claim, due_at FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority >= level.priority AND priority <= level.priority
-    ORDER BY priority DESC, position LIMIT :count) first
+    WHERE {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+    ORDER BY priority DESC, position LIMIT (SELECT :count)) first
 WHERE first.due_at < {now-age}
+
+-- What follows is in place of the shared statements of these names.
+
+-- ORDER BY and LIMIT instead of min and max: while it expects one row, a server before 17 gathers all that is queued to
+-- find the highest (38 ms instead of 0.1 at 100,000 jobs), and a prepared statement goes on like that.
+-- fragment: levels
+WITH RECURSIVE level (priority) AS (
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {queued} AND queue = :queue
+            ORDER BY priority DESC, position LIMIT 1)
+    UNION ALL
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {queued} AND queue = :queue AND priority < level.priority
+            ORDER BY priority DESC, position LIMIT 1)
+    FROM level WHERE level.priority IS NOT NULL)
+
+-- name: queue_after
+SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
+
+-- name: next_queue
+SELECT {next_in_turn}
+
+-- name: claim_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues), {next_in_turn}
+
+-- A range, as in take_at_level: 0.2 ms instead of 40, if the last of 100,000 jobs have a level of their own.
+-- name: oldest_queued
+{levels}
+SELECT min(first.run_at) FROM level CROSS JOIN LATERAL (
+    SELECT run_at FROM rowlock_jobs
+    WHERE {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+    ORDER BY priority DESC, position LIMIT 1) first
+
+-- A LIMIT that the planner cannot see, as in a claim: 1 ms instead of 65 for 1,000 of 100,000 that are due, where
+-- statements are not prepared.
+-- name: due_jobs
+SELECT id FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
+ORDER BY run_at, position LIMIT (SELECT :most) {lock}
+
+-- name: expired_jobs
+SELECT id, claim FROM rowlock_jobs
+WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
+ORDER BY expires_at LIMIT (SELECT :most) {lock}
