@@ -83,6 +83,10 @@ class Lab:
         name = f"{self.prefix}rowlock_consumer_claims"
         return self.execute(f"SELECT consumer, row_key, claimed_by, failures FROM {name} ORDER BY claim")
 
+    def lose_claims(self) -> None:
+        """As if all who hold one had been declared dead."""
+        self.execute(f"DELETE FROM {self.prefix}rowlock_consumer_claims")
+
     def detections(self) -> list[tuple[str, str]]:
         return sorted(map(tuple, self.execute(f"SELECT recording, consumer FROM {self.prefix}detections")))
 

@@ -157,7 +157,7 @@ class Hand:
             self._put_down(run, outcome)
             self._look(self._stations[run.place].pool.may_wait)
         else:
-            log.warning("job %d (%s) ended after it was given up; dropped", run.claim.id, run.claim.task)
+            log.warning("%s ended after it was given up; dropped", run.claim.title)
 
     def _settle(self, run: Run) -> bool:
         """True for the first who decides on this run."""

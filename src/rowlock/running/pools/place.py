@@ -286,8 +286,8 @@ class Place:
                 child.send(Tell(number, context.lost))
             elif context.began is not None and moment > max(self._told[number], context.began) + GRACE:
                 log.warning(
-                    "job %d (%s) did not stop within %g s: process %s is killed",
-                    *(run.claim.id, run.claim.task, GRACE, child.pid),
+                    "%s did not stop within %g s: process %s is killed",
+                    *(run.claim.title, GRACE, child.pid),
                 )
                 with self._pool.lock:
                     waiting = self.stop(number)
