@@ -300,6 +300,8 @@ class ConsumerStore:
             ]
             self._settling.settle(tx, worker, outcomes)
         self.underlying.retire(worker, now)
+        if outcomes and not once:  # after its own row says that it is gone: those who are told must be others
+            self._ground.wake_readers(self._consumer.queue)
 
     def rescue(
         self,
