@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
 
-from rowlock import Fail, JobContext, Retry, Rowlock
+from rowlock import Fail, JobContext, Outcome, Retry, Rowlock
 from rowlock.cli.logs import JsonLines, TextLines
 from rowlock.consumers.row import Row
 from rowlock.errors import ClaimLost
@@ -113,7 +113,7 @@ def test_hooks_that_raise_are_logged_with_the_row(lab: Lab, caplog: pytest.LogCa
     app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(base=0.0))(nothing)
 
     @app.around
-    def hook(ctx: JobContext) -> Iterator[None]:
+    def hook(ctx: JobContext) -> Generator[None, Outcome, None]:
         if ctx.attempt == 1:
             raise ValueError("no session")
         yield

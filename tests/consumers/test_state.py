@@ -466,7 +466,7 @@ def test_rows_of_a_worker_that_retires_wake_all_who_sleep(lab: Lab) -> None:
     leaving = register(app.store, "leaving")
     store = store_of(app, "birdnet")
     assert len(store.exchange(leaving, want=Want(count=2)).claims) == 2
-    chosen = {"poll_interval": 60.0, "concurrency": 1}
+    chosen: dict[str, Any] = {"poll_interval": 60.0, "concurrency": 1}
     with (
         app.consuming("birdnet", **chosen).background() as one,
         app.consuming("birdnet", **chosen).background() as two,
