@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from benchmarks.apps import adding_app, calls
+from benchmarks.claiming import registration
 from benchmarks.measure import Timing, in_turn, let_the_disk_settle, timed
 from benchmarks.report import Line, Setting, compared
 from rowlock import Rowlock
@@ -19,7 +20,6 @@ from rowlock.consumers import overview
 from rowlock.consumers.row import Row
 from rowlock.consumers.store import ConsumerStore
 from rowlock.job import Ending, Want
-from rowlock.stores.base import Registration
 from rowlock.task import Task
 
 _LESS_THAN = 0.002
@@ -74,19 +74,7 @@ def claims(scenario: str, setting: Setting, make: Make) -> Line:
     let_the_disk_settle()
     store = app.consumer_host("birdnet").store
     assert isinstance(store, ConsumerStore)
-    worker = app.store.register(
-        Registration(
-            id="bench",
-            host="bench",
-            pid=1,
-            version="0",
-            queues=(),
-            tasks={},
-            strategy="FIFO",
-            concurrency=1,
-            lease=60.0,
-        )
-    )
+    worker = app.store.register(registration("bench"))
     seconds = []
     for _ in range(setting.choose(900, 300)):
         start = time.perf_counter()

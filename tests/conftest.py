@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,10 +77,19 @@ def postgres_schema(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
-def _recycled_postgres(postgres: PostgresServer) -> Iterator[RecycledQueue]:
-    with recycled_queue(postgres) as queue:
-        yield queue
+def _recycled(server: str) -> Any:
+    """A fixture: a queue in this server that is emptied instead of made anew."""
+
+    @pytest.fixture(scope="session")
+    def made(request: pytest.FixtureRequest) -> Iterator[RecycledQueue]:
+        with recycled_queue(request.getfixturevalue(server)) as queue:
+            yield queue
+
+    return made
+
+
+_recycled_postgres = _recycled("postgres")
+_recycled_old_postgres = _recycled("old_postgres")
 
 
 @pytest.fixture
@@ -100,12 +110,6 @@ def old_postgres_schema(old_postgres: PostgresServer) -> Iterator[str]:
     """The URL of an empty schema in the older PostgreSQL."""
     with fresh_schema(old_postgres) as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def _recycled_old_postgres(old_postgres: PostgresServer) -> Iterator[RecycledQueue]:
-    with recycled_queue(old_postgres) as queue:
-        yield queue
 
 
 @pytest.fixture

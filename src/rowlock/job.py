@@ -163,7 +163,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """How it is called in log lines."""
-        return f"consumer {self.task}, row {self.row}" if self.row else f"job {self.id} ({self.task})"
+        return _title(self.id, self.task, self.row)
 
     @property
     def args(self) -> dict[str, Any]:
@@ -186,6 +186,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
             queue=self.queue,
             task=self.task,
             started=self.taken,
+            row=self.row,
             **values,
         )
 
@@ -208,6 +209,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     def expires_at(self) -> datetime | None:
         """Its deadline to start."""
         return None if self.deadline is None else utc(self.deadline)
+
+
+def _title(id: int, task: str, row: str) -> str:
+    return f"consumer {task}, row {row}" if row else f"job {id} ({task})"
 
 
 class Ending(str, Enum):
@@ -238,6 +243,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     run_seconds: float = 0.0
     wait_seconds: float = 0.0
+    row: str = ""  # as in the claim
     written: bool = False  # by the task's own transaction; only to be counted
     lost: bool = False  # and refused by the fence, with all that the task wrote
 
@@ -245,6 +251,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def is_usual(self) -> bool:
         """True for a first-try completion: it leaves no history."""
         return self.ending is Ending.COMPLETED and self.claim == 1
+
+    @property
+    def title(self) -> str:
+        """How what it ended is called in log lines."""
+        return _title(self.id, self.task, self.row)
 
 
 class LogLine(msgspec.Struct, frozen=True):

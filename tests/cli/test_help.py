@@ -17,7 +17,7 @@ import typer
 from rowlock import Rowlock, __version__
 from rowlock.cli import cli, run
 from rowlock.cli.loading import COMMANDS
-from rowlock.cli.options import GRACE
+from rowlock.cli.working import GRACE
 from rowlock.running.worker import STOP_GRACE
 from tests.cli.commands import CommandLine
 

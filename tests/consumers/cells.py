@@ -11,6 +11,11 @@ from rowlock.consumers.row import Row
 from tests.consumers.lab import Lab
 
 Cell = Any  # what the state column holds, or the status and the error
+LATE = 10.0  # seconds that a retry waits
+
+
+def always_as_late(attempts: int) -> Retry:
+    return Retry(max_attempts=attempts, backoff="constant", base=LATE, jitter=False)
 
 
 def nothing(row: Row) -> None:
@@ -24,13 +29,14 @@ class StateCells:
     new: Cell = None
     # What somebody else may write there at any time, to clear a mark, to set one, or by mistake.
     theirs: tuple[Cell, ...] = (
-        None,
+        *[None] * 2,
         {},
         {"reviewer": "Ada"},
-        {"reviewer": "Ada", "batdetect": None},
+        {"reviewer": "Ada", "birdnet": None, "batdetect": None},
+        {"batdetect": None, "birdnet": None},
         {"birdnet": True, "reviewer": "Bob"},
         {"batdetect": {"failed": "no sound", "attempts": 1}},
-        [1],
+        *[[1]] * 2,
     )
 
     def __init__(self, lab: Lab) -> None:
@@ -39,7 +45,7 @@ class StateCells:
 
     def consumer(self, name: str, attempts: int, batch: int | None) -> Consumer:
         chosen: dict[str, Any] = {"order_by": "time", "columns": ["id"], "batch": batch}
-        retry = Retry(max_attempts=attempts)
+        retry = always_as_late(attempts)
         return Consumer(nothing, name, table=self._lab.table, state="analysis_state", retry=retry, **chosen)
 
     # -- the table, as its user sees it ----------------------------------------------------------
@@ -71,11 +77,18 @@ class StateCells:
     def given_back(self, cell: Cell) -> Cell:
         return cell
 
-    def done(self, cell: Cell, name: str) -> Cell:
-        return {**(cell or {}), name: True}
+    def done(self, cell: Cell, name: str, result: Any) -> Cell:
+        return {**(cell or {}), name: True if result is None else result}
 
     def failed(self, cell: Cell, name: str, reason: str, attempts: int) -> Cell:
         return {**(cell or {}), name: {"failed": reason, "attempts": attempts}}
+
+    def has_failed(self, cell: Cell, name: str) -> bool:
+        mark = cell.get(name) if isinstance(cell, dict) else None
+        return isinstance(mark, dict) and "failed" in mark
+
+    def cleared(self, cell: Cell, name: str) -> Cell:
+        return {member: value for member, value in cell.items() if member != name}
 
 
 class StatusCells(StateCells):
@@ -97,7 +110,7 @@ class StatusCells(StateCells):
 
     def consumer(self, name: str, attempts: int, batch: int | None) -> Consumer:
         status = Status("status", due="new", running="busy", done="ok", failed="bad", error="error")
-        retry = Retry(max_attempts=attempts)
+        retry = always_as_late(attempts)
         return Consumer(nothing, name, table=self._table, status=status, retry=retry, batch=batch)
 
     def insert(self, key: int) -> None:
@@ -125,8 +138,14 @@ class StatusCells(StateCells):
     def given_back(self, cell: Cell) -> Cell:
         return ("new", cell[1]) if self.markable(cell) else cell
 
-    def done(self, cell: Cell, name: str) -> Cell:
+    def done(self, cell: Cell, name: str, result: Any) -> Cell:
         return ("ok", None)
 
     def failed(self, cell: Cell, name: str, reason: str, attempts: int) -> Cell:
         return ("bad", reason)
+
+    def has_failed(self, cell: Cell, name: str) -> bool:
+        return bool(cell[0] == "bad")
+
+    def cleared(self, cell: Cell, name: str) -> Cell:
+        return ("new", None)

@@ -83,6 +83,15 @@ class Lab:
         name = f"{self.prefix}rowlock_consumer_claims"
         return self.execute(f"SELECT consumer, row_key, claimed_by, failures FROM {name} ORDER BY claim")
 
+    def sleeps(self, worker: str) -> bool:
+        """True if the worker waits to be told; on SQLite every commit tells it, and it says nothing."""
+        asked = f"SELECT 1 FROM {self.prefix}rowlock_workers WHERE id = ? AND sleeping"
+        return self.is_sqlite or bool(self.execute(asked, (worker,)))
+
+    def lose_claims(self) -> None:
+        """As if all who hold one had been declared dead."""
+        self.execute(f"DELETE FROM {self.prefix}rowlock_consumer_claims")
+
     def detections(self) -> list[tuple[str, str]]:
         return sorted(map(tuple, self.execute(f"SELECT recording, consumer FROM {self.prefix}detections")))
 

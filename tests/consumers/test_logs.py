@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+from collections.abc import Generator
+from typing import Any, cast
 
 import pytest
 
-from rowlock import Fail, JobContext, Retry, Rowlock
+from rowlock import Fail, JobContext, Outcome, Retry, Rowlock
 from rowlock.cli.logs import JsonLines, TextLines
 from rowlock.consumers.row import Row
+from rowlock.errors import ClaimLost
+from rowlock.polling.strays import Strays
 from rowlock.running.context import JobLogFilter
-from tests.consumers.lab import Lab
+from rowlock.stores.base import Store
+from tests.consumers.cells import nothing
+from tests.consumers.lab import Lab, store_of
+from tests.eventually import eventually
+from tests.stores.steps import take, worker
 
 log = logging.getLogger("lab")
 
@@ -55,6 +62,98 @@ def test_what_a_run_keeps_is_logged_with_its_row(
 
     lines = consume(lab, caplog, birdnet)
     assert lines == ['consumer birdnet, row 17: heard {"species":"Turdus merula"}']
+
+
+def test_an_outcome_that_came_too_late_names_the_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    claims: list[int] = []
+
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        if not claims:
+            lab.lose_claims()
+        claims.append(ctx.claim)
+
+    lines = consume(lab, caplog, birdnet)
+    lost = f"consumer birdnet, row 17: claim {claims[0]} was lost, its outcome completed is dropped"
+    assert lines == [lost]
+
+
+def test_a_transaction_that_came_too_late_names_the_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    claims: list[int] = []
+
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        if not claims:
+            lab.lose_claims()
+        claims.append(ctx.claim)
+        with ctx.transaction() as tx:
+            lab.detect(tx, recording.id, "birdnet")
+
+    lines = consume(lab, caplog, birdnet)
+    assert lines[0] == f"claim {claims[0]} of consumer birdnet, row 17 was lost; what it wrote is undone"
+    assert lab.count_detections() == 1
+
+
+def test_a_run_that_is_told_of_its_loss_hears_the_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        ctx.lost = True
+        try:
+            ctx.progress(1)
+        except ClaimLost as error:
+            heard.append(str(error).replace(str(ctx.claim), "N", 1))
+
+    consume(lab, caplog, birdnet)
+    assert heard == ["claim N of consumer birdnet, row 17 was lost; its result will not be kept"]
+
+
+def test_hooks_that_raise_are_logged_with_the_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.create()
+    lab.fill(17, 17)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(base=0.0))(nothing)
+
+    @app.around
+    def hook(ctx: JobContext) -> Generator[None, Outcome, None]:
+        if ctx.attempt == 1:
+            raise ValueError("no session")
+        yield
+        raise ValueError("cannot report")
+
+    app.consume("birdnet", until_empty=True)
+    hooks = [line for line in caplog.messages if "hook" in line]
+    assert hooks == [
+        "consumer birdnet, row 17: a hook raised before the run",
+        "consumer birdnet, row 17: a hook raised after the run",
+    ]
+
+
+def test_a_coroutine_that_blocks_all_others_is_named_by_its_row(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> bool:
+        return "consumer birdnet, row 17 blocks the event loop" in caplog.text
+
+    async def birdnet(recording: Row) -> None:
+        eventually(told)
+
+    consume(lab, caplog, birdnet)
+    assert told() and lab.marks("birdnet") == {17: True}
+
+
+def test_claims_that_nobody_knows_of_are_named_by_their_rows(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.create()
+    lab.fill(16, 17)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(nothing)
+    store = cast("Store", store_of(app, "birdnet"))
+    who = worker(app.store)
+    held = [(claim.id, claim.claim) for claim in take(store, who, 2)]
+    strays = Strays(lambda: store, lambda: ())
+    assert [strays.run_once(who, held), strays.run_once(who, held)] == [0, 2]
+    assert caplog.messages[-1].endswith("consumer birdnet, row 16; consumer birdnet, row 17")
+    assert lab.claims() == []
 
 
 def test_a_batch_is_named_by_its_first_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

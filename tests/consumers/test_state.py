@@ -322,10 +322,7 @@ def test_rows_inserted_while_it_waits_are_found_and_a_wake_up_is_heard(lab: Lab)
 
     with app.consuming("birdnet", poll_interval=30.0).background() as worker:
         eventually(lambda: lab.marks("birdnet")[1] is True)
-        if not lab.is_sqlite:
-            schema = lab.prefix.rstrip(".")
-            sleeping = f"SELECT 1 FROM {schema}.rowlock_workers WHERE id = ? AND sleeping"
-            eventually(lambda: lab.execute(sleeping, (worker.id,)))
+        eventually(lambda: lab.sleeps(worker.id))
         lab.fill(2, 2)
         app.wake(lab.table)
         eventually(lambda: lab.marks("birdnet").get(2) is True, timeout=10)
@@ -456,6 +453,27 @@ def test_a_worker_that_retires_gives_its_rows_back_free_of_charge(lab: Lab) -> N
     assert len(store.exchange(worker, want=Want(count=2)).claims) == 2
     store.retire(worker)
     assert lab.claims() == []
+
+
+def test_rows_of_a_worker_that_retires_wake_all_who_sleep(lab: Lab) -> None:
+    lab.create(2)
+    app, both = lab.app(), threading.Barrier(2, timeout=20)
+
+    @consumer(app, lab)
+    def birdnet(recording: Row) -> None:
+        both.wait()
+
+    leaving = register(app.store, "leaving")
+    store = store_of(app, "birdnet")
+    assert len(store.exchange(leaving, want=Want(count=2)).claims) == 2
+    chosen: dict[str, Any] = {"poll_interval": 60.0, "concurrency": 1}
+    with (
+        app.consuming("birdnet", **chosen).background() as one,
+        app.consuming("birdnet", **chosen).background() as two,
+    ):
+        eventually(lambda: lab.sleeps(one.id) and lab.sleeps(two.id))
+        store.retire(leaving)
+        eventually(lambda: lab.marks("birdnet") == {1: True, 2: True}, timeout=20)
 
 
 def test_two_workers_never_get_the_same_row(lab: Lab) -> None:

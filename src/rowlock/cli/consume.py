@@ -12,8 +12,20 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import GRACE, Json, examples
+from rowlock.cli.options import Json, examples
 from rowlock.cli.work import configure_logs, run_worker
+from rowlock.cli.working import (
+    GRACE,
+    Concurrency,
+    Grace,
+    LogFormat,
+    LogLevel,
+    MaxJobsPerChild,
+    Pool,
+    Prefetch,
+    UntilEmpty,
+    WorkerId,
+)
 
 commands = typer.Typer()
 consumers_commands = typer.Typer(
@@ -49,43 +61,15 @@ def consume(
             help="Where the Rowlock is (else ROWLOCK_APP, or pyproject.toml), and the consumer's name.",
         ),
     ],
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", "-c", metavar="NUMBER", help="Rows at once; else ROWLOCK_CONCURRENCY, or 4."
-        ),
-    ] = None,
-    pool: Annotated[
-        str, typer.Option(metavar="KIND", help="What runs the function: thread, process or async.")
-    ] = "thread",
-    prefetch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="NUMBER", help="The most rows to claim ahead; else as many as are worth 30 ms. 0: none."
-        ),
-    ] = None,
-    max_jobs_per_child: Annotated[
-        int | None,
-        typer.Option(
-            "--max-jobs-per-child",
-            metavar="NUMBER",
-            help="Replace a process of the pool after so many rows; else when it ends.",
-        ),
-    ] = None,
-    grace: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
-    ] = GRACE,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End when no row is due or in flight.")
-    ] = False,
-    name: Annotated[
-        str | None, typer.Option(metavar="ID", help="The worker's id; else host, process and a random part.")
-    ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
-    log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="text or json (one object per line).")
-    ] = "text",
+    concurrency: Concurrency = None,
+    pool: Pool = "thread",
+    prefetch: Prefetch = None,
+    max_jobs_per_child: MaxJobsPerChild = None,
+    grace: Grace = GRACE,
+    until_empty: UntilEmpty = False,
+    name: WorkerId = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> None:
     """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`."""
     from rowlock.consumers import overview

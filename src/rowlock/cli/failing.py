@@ -6,6 +6,7 @@ Decides nothing about what is a failure; commands and the core do.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from rowlock.cli.show import visible
 from rowlock.errors import StoreMissing
@@ -42,8 +43,8 @@ def note(message: object) -> None:
 
 def _line(text: str) -> None:
     one = visible(" ".join(text.split()))
-    try:
+    # Its reader is gone, or it is closed (a ValueError): there is nowhere left to say that. What cannot be
+    # encoded is no such case, because stderr writes it with backslashes.
+    with suppress(OSError, ValueError):
         sys.stderr.write(one + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError):  # nobody listens any more
-        pass

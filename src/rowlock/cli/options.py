@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 _LARGEST_ID = 2**63 - 1
-GRACE = 25.0  # the worker's own default, without importing the worker; a test compares them
 
 
 def _checked(value: Any) -> Any:

@@ -16,8 +16,20 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import logs, show, target
 from rowlock.cli.failing import note
-from rowlock.cli.options import GRACE, examples
+from rowlock.cli.options import examples
 from rowlock.cli.queues import as_strategy
+from rowlock.cli.working import (
+    GRACE,
+    Concurrency,
+    Grace,
+    LogFormat,
+    LogLevel,
+    MaxJobsPerChild,
+    Pool,
+    Prefetch,
+    UntilEmpty,
+    WorkerId,
+)
 
 if TYPE_CHECKING:
     from rowlock.running.worker import Worker
@@ -54,46 +66,15 @@ def worker(
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help="FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM.")
     ] = "PRIORITY",
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", "-c", metavar="NUMBER", help="Jobs at once; else ROWLOCK_CONCURRENCY, or 4."
-        ),
-    ] = None,
-    pool: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND", help="What runs the jobs: thread, process or async. A task may ask for its own."
-        ),
-    ] = "thread",
-    prefetch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="NUMBER", help="The most jobs to claim ahead; else as many as are worth 30 ms. 0: none."
-        ),
-    ] = None,
-    max_jobs_per_child: Annotated[
-        int | None,
-        typer.Option(
-            "--max-jobs-per-child",
-            metavar="NUMBER",
-            help="Replace a process of the pool after so many jobs; else when it ends.",
-        ),
-    ] = None,
-    grace: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="How long runs may take to end after the first signal."),
-    ] = GRACE,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End when nothing is due or running.")
-    ] = False,
-    name: Annotated[
-        str | None, typer.Option(metavar="ID", help="The worker's id; else host, process and a random part.")
-    ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
-    log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="text or json (one object per line).")
-    ] = "text",
+    concurrency: Concurrency = None,
+    pool: Pool = "thread",
+    prefetch: Prefetch = None,
+    max_jobs_per_child: MaxJobsPerChild = None,
+    grace: Grace = GRACE,
+    until_empty: UntilEmpty = False,
+    name: WorkerId = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> None:
     """Run an app's jobs. The first Ctrl-C (or SIGTERM) finishes what runs, the second stops at once.
 

@@ -281,6 +281,13 @@ class ConsumerStore:
             rows = self._tx(session).rows("held_lots", consumer=self._consumer.name, worker=worker)
             return [(lot, lot, False) for (lot,) in rows]
 
+    def titles(self, held: Sequence[tuple[int, int]]) -> list[str]:
+        """How these claims are called in log lines, while they are there."""
+        claims = [claim for _, claim in held]
+        with self._ground.reading() as session:
+            keys = dict(self._tx(session).rows("rows_of", ids=_json(claims)))
+        return [self._title(claim, keys.get(claim)) for claim in claims]
+
     def retire(self, worker: str, now: float | None = None) -> None:
         """End a worker in good order; claims it still holds go back, free of charge."""
         with self._ground.writing(now) as session:
@@ -295,6 +302,8 @@ class ConsumerStore:
             ]
             self._settling.settle(tx, worker, outcomes)
         self.underlying.retire(worker, now)
+        if outcomes and not once:  # after its own row says that it is gone: those who are told must be others
+            self._ground.wake_readers(self._consumer.queue)
 
     def rescue(
         self,

@@ -360,9 +360,8 @@ class Poller:
         self._in_hand.discard((outcome.id, outcome.claim))
         if got.lost:
             log.warning(
-                "job %d (%s): claim %d was lost, its outcome %s is dropped",
-                outcome.id,
-                outcome.task,
+                "%s: claim %d was lost, its outcome %s is dropped",
+                outcome.title,
                 outcome.claim,
                 outcome.ending,
             )

@@ -45,12 +45,13 @@ class Strays:
         unknown = set(held) - set(self._known())
         strays, self._seen = sorted(unknown & self._seen), unknown
         if strays:
+            titles = self._store().titles(strays)
             self._store().exchange(
                 worker, [Outcome(id=job, claim=claim, ending=Ending.RELEASED) for job, claim in strays]
             )
             log.warning(
-                "%d claims came with an answer that was lost: given back, free of charge: jobs %s",
+                "%d claims came with an answer that was lost: given back, free of charge: %s",
                 len(strays),
-                ", ".join(str(job) for job, _ in strays),
+                "; ".join(titles),
             )
         return len(strays)

@@ -125,7 +125,7 @@ class JobContext:
 
     def _raise_if_over(self) -> None:
         if self.lost:
-            raise ClaimLost(f"claim {self.claim} of job {self.id} was lost; its result will not be kept")
+            raise ClaimLost(f"claim {self.claim} of {self.job.title} was lost; its result will not be kept")
         if self.is_late:
             raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
 

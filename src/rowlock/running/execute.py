@@ -109,7 +109,7 @@ def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
 
 def _internal(claim: Claim, error: BaseException) -> Outcome:
     """A run without an outcome would stay running for ever."""
-    log.error("job %d (%s): its run could not be ended as it should", claim.id, claim.task, exc_info=error)
+    log.error("%s: its run could not be ended as it should", claim.title, exc_info=error)
     return claim.ended(Ending.FAILED, error=storable(describe(error)), error_kind="internal")
 
 
@@ -151,7 +151,7 @@ def _entered(
             next(generator)
             entered.append(generator)
     except BaseException as error:
-        log.exception("job %d (%s): a hook raised before the run", claim.id, claim.task)
+        log.exception("%s: a hook raised before the run", claim.title)
         return entered, after_error(claim, error, task.retry)
     return entered, None
 
@@ -163,10 +163,10 @@ def _left(claim: Claim, entered: Entered, outcome: Outcome) -> None:
         except StopIteration:
             continue
         except BaseException:
-            log.exception("job %d (%s): a hook raised after the run", claim.id, claim.task)
+            log.exception("%s: a hook raised after the run", claim.title)
         else:
             generator.close()
-            log.error("job %d (%s): a hook yielded more than once", claim.id, claim.task)
+            log.error("%s: a hook yielded more than once", claim.title)
 
 
 # -- the call itself -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _why_cancelled(context: JobContext) -> BaseException:
     if context.cancelled:
         return CancelRequested("cancelled while it ran")
     if context.lost:
-        return ClaimLost(f"claim {context.claim} of job {context.id} was lost")
+        return ClaimLost(f"claim {context.claim} of {context.job.title} was lost")
     return RunTimedOut(f"it ran longer than its timeout of {context.timeout or 0:g} s")
 
 
@@ -273,7 +273,7 @@ class _Settling:
         if error is None:
             return False
         if isinstance(error, ClaimLost):
-            log.warning("job %d (%s): %s", self._claim.id, self._claim.task, error)
+            log.warning("%s", error)
             self.outcome = msgspec.structs.replace(self.outcome, written=True, lost=True)
             return True
         if self.report is not None:

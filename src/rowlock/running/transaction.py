@@ -90,7 +90,7 @@ class Transaction:
                 _find_mark(lent)
             if not self._store.finish_on(lent, self._claim.claimed_by, outcome, report):
                 raise ClaimLost(
-                    f"claim {self._claim.claim} of job {self._claim.id} was lost; what it wrote is undone"
+                    f"claim {self._claim.claim} of {self._claim.title} was lost; what it wrote is undone"
                 )
             if self._own is not None:
                 self._own.commit()
@@ -125,7 +125,7 @@ class Transaction:
             try:
                 lent.rollback()
             except Exception as error:  # the connection is gone: so is what was written on it
-                log.debug("job %d: its session could not be rolled back: %s", self._claim.id, error)
+                log.debug("%s: its session could not be rolled back: %s", self._claim.title, error)
 
     def _release(self) -> None:
         self.open = False

@@ -282,9 +282,8 @@ class Worker:
     def _take(self, got: Exchange, wanted: int, still_in_order: bool) -> None:
         for outcome in got.lost:
             log.warning(
-                "job %d (%s): claim %d was lost, its outcome %s is dropped",
-                outcome.id,
-                outcome.task,
+                "%s: claim %d was lost, its outcome %s is dropped",
+                outcome.title,
                 outcome.claim,
                 outcome.ending,
             )

@@ -205,6 +205,10 @@ class Store(Protocol):
         """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         ...
 
+    def titles(self, held: Sequence[tuple[int, int]]) -> list[str]:
+        """How these claims are called in log lines, while they are there."""
+        ...
+
     def tell(self, worker: str, info: dict[str, Any]) -> None:
         """Put these members into the worker's info, for others to read."""
         ...

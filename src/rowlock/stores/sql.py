@@ -189,6 +189,9 @@ class SqlStore(ABC):
         with self._read() as db:
             return [(job, claim, bool(cancelled)) for job, claim, cancelled in db.rows("held", worker=worker)]
 
+    def titles(self, held: Sequence[tuple[int, int]]) -> list[str]:
+        return [f"job {job}" for job, _ in held]
+
     def tell(self, worker: str, info: dict[str, Any]) -> None:
         with self._write() as tx:
             tx.run("tell", worker=worker, info=_json(info))

@@ -166,7 +166,7 @@ class AsyncPool:
     def _name_of(self, task: asyncio.Task[object] | None) -> str:
         for run, known in list(self._coroutines.items()):
             if known is task:
-                return f"job {run.claim.id} ({run.claim.task})"
+                return run.claim.title
         return "something"
 
     def _stack(self) -> str:

@@ -236,7 +236,7 @@ class Place:
                 self._hear(child, self._next_message(child, self._patience()))
                 self._look(child)
         except ChildEnded:
-            pass
+            pass  # how it ended, and what that costs, is found out at its burial
         finally:
             self._bury(child)
 
@@ -286,8 +286,8 @@ class Place:
                 child.send(Tell(number, context.lost))
             elif context.began is not None and moment > max(self._told[number], context.began) + GRACE:
                 log.warning(
-                    "job %d (%s) did not stop within %g s: process %s is killed",
-                    *(run.claim.id, run.claim.task, GRACE, child.pid),
+                    "%s did not stop within %g s: process %s is killed",
+                    *(run.claim.title, GRACE, child.pid),
                 )
                 with self._pool.lock:
                     waiting = self.stop(number)
@@ -361,7 +361,7 @@ class Place:
             while child.incoming.poll(0):  # what it said before it died
                 self._hear(child, child.receive())
         except ChildEnded:
-            pass
+            pass  # that was all; how it ended is asked below
         begun, began = child.board.look()
         with self._pool.lock:
             self.child = None

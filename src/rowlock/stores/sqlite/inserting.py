@@ -33,7 +33,7 @@ def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -
             id = connection.execute(_INSERT_ONE, _values(jobs[0], now)).lastrowid
             return [Inserted(id or 0, True, now)]
         except sqlite3.IntegrityError:
-            pass  # no position: somebody has emptied sqlite_sequence
+            pass  # no position: somebody has emptied sqlite_sequence. Any other reason is met again below.
     first = last_number(connection) + 1
     numbered = enumerate(jobs, first)
     if all(job.is_plain for job in jobs):
