@@ -22,8 +22,7 @@ SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
 
 -- The same, but after the last one comes the first again.
 -- name: next_queue
-SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+SELECT {next_in_turn}
 
 -- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own, does a
 -- job wait that has to run alone, and which queue comes next.
@@ -31,8 +30,7 @@ SELECT coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND 
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
        EXISTS (SELECT 1 FROM rowlock_queues),
        EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued'),
-       coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-                (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+       {next_in_turn}
 
 -- name: queue_has_work
 SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1

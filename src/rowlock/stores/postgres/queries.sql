@@ -252,13 +252,6 @@ WITH RECURSIVE level (priority) AS (
 -- name: queue_after
 SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
 
--- name: next_queue
-SELECT {next_in_turn}
-
--- name: claim_facts
-SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues), {next_in_turn}
-
 -- A range, as in take_at_level: 0.2 ms instead of 40, if the last of 100,000 jobs have a level of their own.
 -- name: oldest_queued
 {levels}

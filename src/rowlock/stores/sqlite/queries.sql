@@ -78,6 +78,10 @@ SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
     ORDER BY position LIMIT :count)
 WHERE first.due_at < {now-age}
 
+-- fragment: next_in_turn
+coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+
 -- name: draw_numbers
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = 'rowlock_jobs'
 
