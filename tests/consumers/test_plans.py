@@ -23,6 +23,8 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         "worker": "w",
         "count": 4,
         "charge": 1,
+        "asked": 0,
+        "queue": "birdnet",
         "mark_order": "5",
         "mark_key": "5",
         "now": None,
@@ -36,11 +38,8 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
         connection.close()
         return "\n".join(str(row[-1]) for row in rows)
-    connection = lab.connect()
-    with connection.transaction():
-        connection.execute(store.table.statements["consumer_facts"], {**values, "queue": ""})
-        rows = connection.execute(f"EXPLAIN {statement}", values).fetchall()
-    connection.close()
+    with store.underlying.reading() as session:  # with the settings of the store's own connections
+        rows = session.link.cursor.execute(f"EXPLAIN {statement}", values).fetchall()
     return "\n".join(row[0] for row in rows)
 
 

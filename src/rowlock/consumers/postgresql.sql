@@ -19,12 +19,6 @@ CAST(«t».«order» AS text)
 -- fragment: lock_row
 FOR NO KEY UPDATE OF «t» SKIP LOCKED
 
--- What follows in this transaction takes the first few rows of an index. The server cannot know how many rows are due,
--- and if it guesses a few it sorts them all: 100,000 for each claim.
--- fragment: walk_indexes
-, set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true),
-set_config('enable_seqscan', 'off', true)
-
 -- fragment: is_object
 jsonb_typeof(«state») IN ('object', 'null')
 
@@ -75,12 +69,13 @@ SELECT CAST(:word AS «status_type»)
 -- yet: neither alone is safe.
 -- fragment: insert_free
 WITH picked AS MATERIALIZED (
-    SELECT {key_as_claimed} AS row_key FROM «table» WHERE {free} ORDER BY «ordering» LIMIT :count {lock_row}){insert_picked}
+    SELECT {key_as_claimed} AS row_key FROM «table» WHERE {free} AND {as_usual}
+    ORDER BY «ordering» LIMIT :count {lock_row}){insert_picked}
 
 -- fragment: insert_free_beyond
 WITH picked AS MATERIALIZED (
     SELECT {key_as_claimed} AS row_key FROM «table»
-    WHERE {beyond} AND {free}
+    WHERE {beyond} AND {free} AND {as_usual}
     ORDER BY «ordering» LIMIT :count {lock_row}){insert_picked}
 
 -- The claims come with their rows, which spares a round trip.

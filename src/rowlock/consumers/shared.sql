@@ -8,6 +8,14 @@
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
+-- Who has not asked for these facts lets the claim itself look at them: then it takes nothing unless all is as usual.
+-- fragment: as_usual
+(:asked = 1 OR (
+    SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
+       AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
+                       WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
+
 -- fragment: started_if_charged
 CASE WHEN :charge = 1 THEN {now} END
 
@@ -51,7 +59,6 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
                WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})
-       {walk_indexes}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker

@@ -18,8 +18,6 @@ its_row_key
 
 -- fragment: lock_row
 
--- fragment: walk_indexes
-
 -- json_type and json_extract raise on text that is no JSON; in a condition, AND does not come to them then.
 -- fragment: is_object
 json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state») = 'null')
@@ -66,13 +64,13 @@ SELECT row_key
 -- fragment: insert_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
 SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
-WHERE {free} ORDER BY «ordering» LIMIT :count
+WHERE {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
 -- fragment: insert_free_beyond
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
 SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
-WHERE {beyond} AND {free} ORDER BY «ordering» LIMIT :count
+WHERE {beyond} AND {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
 -- fragment: beyond_pair

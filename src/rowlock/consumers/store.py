@@ -111,11 +111,7 @@ class ConsumerStore:
                 self._ground.hint(tx, self._consumer.queue)
             claims: list[Claim] = []
             if want is not None and count:
-                alive, paused, returned = self._facts(tx, worker)
-                if not alive and not writes:
-                    raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-                if alive and not paused:
-                    claims = self._take(tx, worker, want, returned)
+                claims = self._take(tx, worker, want) or self._take_after_a_look(tx, worker, want, writes)
                 self._found = bool(claims)
         if claims:
             self._ground.got_up(worker)
@@ -132,13 +128,21 @@ class ConsumerStore:
         limits = {"alone_least": 0, "alone_most": LONGEST_ALONE}
         return tx.rows("look_returned", consumer=self._consumer.name, count=1, **limits)
 
+    def _take_after_a_look(self, tx: Session, worker: str, want: Want, writes: bool) -> list[Claim]:
+        """The same if something is not as usual: the worker, the consumer, or rows to be tried again."""
+        alive, paused, returned = self._facts(tx, worker)
+        if not alive and not writes:
+            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+        return self._take(tx, worker, want, returned) if alive and not paused else []
+
     def _facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
         """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
         values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
-        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
+        alive, paused, returned = tx.row("consumer_facts", **values)
         return alive, paused, returned
 
-    def _take(self, tx: Session, worker: str, want: Want, returned: bool) -> list[Claim]:
+    def _take(self, tx: Session, worker: str, want: Want, returned: bool | None = None) -> list[Claim]:
+        """Rows for this worker; those to be tried again first, if there are any, which None leaves open."""
         taken: list[int] = []
         fresh: list[Any] = []
         count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
@@ -148,7 +152,8 @@ class ConsumerStore:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
                 waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
-                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits)
+                asked = returned is not None
+                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
         if not (taken or fresh):
             return []
         ids = _json([*taken, *(row[0] for row in fresh)])
@@ -167,21 +172,23 @@ class ConsumerStore:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int, charge: bool) -> list[Any]:
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool, asked: bool) -> list[Any]:
         """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
         So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
         their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
         """
-        values = {"consumer": self._consumer.name, "worker": worker, "count": count, "charge": int(charge)}
+        values: dict[str, Any] = {"consumer": self._consumer.name, "queue": self._consumer.queue}
+        values |= {"worker": worker, "count": count, "charge": int(charge), "asked": int(asked)}
         moment = time.monotonic()
         if self._mark is not None and moment < self._sweep_at:
             order, key = self._mark
             taken = tx.rows("take_free_beyond", mark_order=order, mark_key=key, **values)
-            if taken or self._barren:
+            if taken or self._barren or not asked:
                 return taken
         taken = tx.rows("take_free", **values)
-        self._sweep_at, self._barren = moment + _SWEEP_EVERY, not taken
+        if taken or asked:
+            self._sweep_at, self._barren = moment + _SWEEP_EVERY, not taken
         return taken
 
     def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:

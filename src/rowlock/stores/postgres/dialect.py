@@ -70,6 +70,7 @@ _TYPES = {
         "alone",
         "alone_least",
         "alone_most",
+        "asked",
         "charge",
         "claim",
         "concurrency",
