@@ -19,6 +19,11 @@ CAST(«t».«order» AS text)
 -- fragment: lock_row
 FOR NO KEY UPDATE OF «t» SKIP LOCKED
 
+-- Who looks at the facts goes on to take the first few of what is to be tried again, in this transaction. The server
+-- cannot know how many there are, and if it guesses a few it sorts them all.
+-- fragment: walk_indexes
+, set_config('enable_sort', 'off', true)
+
 -- fragment: is_object
 jsonb_typeof(«state») IN ('object', 'null')
 

@@ -58,7 +58,7 @@ SELECT c.claim, c.row_key, c.failures, c.alone, c.claimed_at, {order_as_text}, Â
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
        EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
-               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})
+               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}){walk_indexes}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker

@@ -18,6 +18,8 @@ its_row_key
 
 -- fragment: lock_row
 
+-- fragment: walk_indexes
+
 -- json_type and json_extract raise on text that is no JSON; in a condition, AND does not come to them then.
 -- fragment: is_object
 json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state») = 'null')

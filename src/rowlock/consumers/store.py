@@ -138,7 +138,7 @@ class ConsumerStore:
     def _facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
         """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
         values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
-        alive, paused, returned = tx.row("consumer_facts", **values)
+        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
         return alive, paused, returned
 
     def _take(self, tx: Session, worker: str, want: Want, returned: bool | None = None) -> list[Claim]:

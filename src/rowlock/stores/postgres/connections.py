@@ -33,7 +33,7 @@ _KEPT = 8  # idle connections; a burst may open more, which are closed when they
 _STAMP = "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text"
 # The queue's statements are written for their indexes, and who claims takes the first few rows of one. The
 # server cannot know how many there are, and if it guesses few it reads or sorts them all: 100,000 a claim.
-_NEVER = ("enable_seqscan", "enable_sort", "enable_bitmapscan")
+_NEVER = ("enable_seqscan", "enable_bitmapscan")
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 
