@@ -98,6 +98,10 @@ class ConsumerStore:
         table = self.table  # looked at before the transaction begins
         if not writes and not self._found and not (count and self._anything_due(now)):
             return Exchange()
+        if want and count and not writes and (claims := self._take_at_once(worker, want, now)):
+            self._found = True
+            self._ground.got_up(worker)
+            return Exchange(claims, [], self._consumer.queue)
         with self._ground.writing(now) as session:
             tx = session.using(table.statements)
             self._report(tx, reports)
@@ -109,7 +113,7 @@ class ConsumerStore:
             if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
                 self._mark = None
                 self._ground.hint(tx, self._consumer.queue)
-            claims: list[Claim] = []
+            claims = []
             if want is not None and count:
                 claims = self._take(tx, worker, want) or self._take_after_a_look(tx, worker, want, writes)
                 self._found = bool(claims)
@@ -127,6 +131,16 @@ class ConsumerStore:
     def _look_returned(self, tx: Session) -> list[Any]:
         limits = {"alone_least": 0, "alone_most": LONGEST_ALONE}
         return tx.rows("look_returned", consumer=self._consumer.name, count=1, **limits)
+
+    def _take_at_once(self, worker: str, want: Want, now: float | None) -> list[Claim]:
+        """The same by one statement that commits by itself, where all is as usual and no other is needed."""
+        if self._consumer.form.holds or self._consumer.batch is not None:
+            return []
+        session = self._ground.at_once(now)
+        if session is None:
+            return []
+        with session as opened:
+            return self._take(self._tx(opened), worker, want)
 
     def _take_after_a_look(self, tx: Session, worker: str, want: Want, writes: bool) -> list[Claim]:
         """The same if something is not as usual: the worker, the consumer, or rows to be tried again."""

@@ -191,7 +191,7 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
             values |= {"charge": charge, "error": error, "error_kind": "worker_died"}
         else:
             statement, fate = "rescue_requeue", State.QUEUED
-            survived = math.ceil(died_by - started_at) if charge else 0
+            survived = 0 if started_at is None else math.ceil(died_by - started_at)
             values |= {"charge": charge, "alone": max(1, min(survived, LONGEST_ALONE))}
         history = history_of(
             job,

@@ -73,6 +73,10 @@ class SqlStore(ABC):
         """A session for short reads."""
         return self._read(now)
 
+    def at_once(self, now: float | None = None) -> AbstractContextManager[Session] | None:
+        """A session in which each statement commits by itself, durably; None if there is none."""
+        return None
+
     def hint(self, tx: Session, queue: str) -> None:
         """Tell one who sleeps that there may be work of this kind."""
         self._hint(tx, [queue])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
@@ -125,6 +126,9 @@ class PostgresStore(ConnectedStore):
         if got.claims and worker in self._asleep:
             self._get_up(worker)
         return got
+
+    def at_once(self, now: float | None = None) -> AbstractContextManager[PostgresSession] | None:
+        return None if self.address.pooled else self._read(now)
 
     def _leave_trace(self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange) -> None:
         """One outcome or claim is enough: they are all written, or none."""
