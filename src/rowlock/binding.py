@@ -121,6 +121,10 @@ class Binding:
             decoded = self._decoder.decode(args)
         except msgspec.ValidationError as error:
             raise TypeError(f"{self._task}: {_named(str(error))}") from None
+        if self._plain and self._by_place == self._names:
+            values = list(msgspec.structs.astuple(decoded))
+            if not any(value is msgspec.UNSET for value in values):
+                return values, {}  # as most calls are: 1 us instead of 2
         given = {
             name: value
             for name, field in self._fields.items()
