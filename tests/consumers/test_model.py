@@ -119,7 +119,7 @@ class ConsumerModel(RuleBasedStateMachine):
             held = self.held.setdefault((name, key), Held("queued", self.now))
             assert held.state != "running" and numbers[key] > before
             self.highest = max(self.highest, numbers[key])
-            first = key in free and quick and consumer.retry.max_attempts > 1
+            first = key in free and quick and consumer.retry.max_attempts > 2
             held.taken(who)
             held.claim, held.started, held.since = numbers[key], not first, self.now
             self.cells[key] = self.table.taken(self.cells[key])

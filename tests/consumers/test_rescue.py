@@ -21,7 +21,7 @@ LATER = START + 1000.0
 def app(lab: Lab) -> Rowlock:
     lab.create(3)
     made = lab.app()
-    made.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=2))(nothing)
+    made.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=3))(nothing)
     return made
 
 
@@ -81,6 +81,18 @@ def test_a_row_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     assert found == [[("1", 0), ("2", 0)], [("1", 0), ("2", 0)], [("1", 1)]]
     assert lab.marks("birdnet")[1]["attempts"] == 3
     assert lab.marks("birdnet")[2] is None
+
+
+def test_a_row_that_may_run_twice_is_never_spared(lab: Lab) -> None:
+    lab.create(1)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=2))(nothing)
+    store, now = store_of(app, "birdnet"), START
+    for number in range(2):
+        taken(store, register(app.store, f"w{number}", now=now), now, "birdnet")
+        now += 1000.0
+        store.rescue(register(app.store, f"rescuer {number}", now=now), careful_age=10.0, now=now)
+    assert lab.marks("birdnet")[1]["attempts"] == 2
 
 
 def test_a_row_that_may_run_only_once_is_never_spared(lab: Lab) -> None:

@@ -165,7 +165,7 @@ class ConsumerStore:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
+                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 2
                 asked = returned is not None
                 fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
         if not (taken or fresh):

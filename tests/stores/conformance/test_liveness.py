@@ -82,6 +82,19 @@ def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     assert (state(store, neighbour), job(store, neighbour).failures) == ("queued", 1)
 
 
+@pytest.mark.parametrize("budget", [2, 3, 4])
+def test_a_job_of_a_quick_task_that_kills_its_workers_dies_as_often_as_its_budget(
+    store: Store, budget: int
+) -> None:
+    (poison,) = add(store, task="quick", max_attempts=budget)
+    deaths = 0
+    while state(store, poison) == "queued":
+        take(store, worker(store, f"w{deaths}"), quick=("quick",))
+        rescue(store)
+        deaths += 1
+    assert (deaths, state(store, poison)) == (budget, "failed")
+
+
 def test_a_rescued_job_ignores_its_old_worker(store: Store) -> None:
     who = worker(store)
     add(store)

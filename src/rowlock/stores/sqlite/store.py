@@ -117,7 +117,8 @@ class SqliteSession:
         waiting: list[int] = []
         started: list[int] = []
         for row in rows:  # by CLAIM_COLUMNS: task, claim, max_attempts
-            (waiting if row[2] in quick and row[1] == 1 and row[7] != 1 else started).append(row[0])
+            waits = row[2] in quick and row[1] == 1 and (row[7] is None or row[7] > 2)
+            (waiting if waits else started).append(row[0])
         for ids, moment in ((waiting, None), (started, self.now)):
             if len(ids) == 1:
                 self.run("mark_taken", id=ids[0], worker=values["worker"], started_at=moment)
