@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError, JobContext, Rowlock, State
+from rowlock import ConfigurationError, JobContext, Retry, Rowlock, State
 from rowlock.job import Ending
 from rowlock.running.prefetch import HORIZON, MOST, Prefetch
 from rowlock.task import Task
@@ -82,7 +82,7 @@ def test_claims_beyond_the_places_belong_to_others() -> None:
 def test_what_may_run_only_once_or_twice_is_never_claimed_ahead() -> None:
     prefetch = experienced(work=0.00001)
     assert math.isinf(prefetch.cost("work", task(retry=False)))
-    assert math.isinf(prefetch.cost("work", task(retry=2)))
+    assert math.isinf(prefetch.cost("work", task(retry=Retry(max_attempts=2))))
     assert not math.isinf(prefetch.cost("work", task()))
 
 
