@@ -58,6 +58,7 @@ def must_have_died_as_often_as_its_budget(storm: Storm, poison: list[int], good:
         deaths = [entry.event for entry in storm.app.history(job)].count("rescued")
         assert (found.state, found.failures, deaths) == ("failed", POISON_BUDGET, POISON_BUDGET)
     assert {storm.app.job(job).state for job in good} == {"completed"}
+    assert max(storm.app.job(job).failures for job in good) <= 1
 
 
 def test_a_poison_job_fails_after_its_budget_and_the_others_are_done(start_storm: StartStorm) -> None:

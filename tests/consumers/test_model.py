@@ -119,7 +119,7 @@ class ConsumerModel(RuleBasedStateMachine):
             held = self.held.setdefault((name, key), Held("queued", self.now))
             assert held.state != "running" and numbers[key] > before
             self.highest = max(self.highest, numbers[key])
-            first = key in free and quick and consumer.retry.max_attempts > 2
+            first = key in free and quick and consumer.retry.max_attempts > 1
             held.taken(who)
             held.claim, held.started, held.since = numbers[key], not first, self.now
             self.cells[key] = self.table.taken(self.cells[key])
@@ -307,12 +307,14 @@ class ConsumerModel(RuleBasedStateMachine):
         died = self.ended[str(held.holder)] == "silent"
         if died and held.started:
             held.max_attempts = attempts
-            held.orphaned(late=held.spared and held.failures == 1)
+            held.orphaned(late=held.spared)
+            held.spared = False
             # For as long as it may have taken to kill its worker, which was alive at its last beat.
             seen_alive = self.beats[str(held.holder)] + LEASE / 6
             held.alone = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ALONE))
         else:
             held.state, held.spared = "queued", died
+            held.alone = 1 if died else held.alone
         reason = f"its worker died under it; its budget of {attempts} attempts is used up"
         back = held.state == "queued"
         self.settle(name, key, reason)

@@ -79,11 +79,10 @@ def test_claims_beyond_the_places_belong_to_others() -> None:
     assert prefetch.fitting([0.001] * 50, slow=1) == 50
 
 
-def test_what_may_run_only_once_or_twice_is_never_claimed_ahead() -> None:
+def test_what_may_run_only_once_is_never_claimed_ahead() -> None:
     prefetch = experienced(work=0.00001)
     assert math.isinf(prefetch.cost("work", task(retry=False)))
-    assert math.isinf(prefetch.cost("work", task(retry=Retry(max_attempts=2))))
-    assert not math.isinf(prefetch.cost("work", task()))
+    assert not math.isinf(prefetch.cost("work", task(retry=Retry(max_attempts=2))))
 
 
 def test_a_task_that_became_slow_is_forgotten_as_quick() -> None:

@@ -37,6 +37,7 @@ class Expected:
     waits: bool = False  # in its worker, perhaps, and has not started
     deaths: int = 0
     charged_deaths: int = 0
+    is_suspect: bool = False  # a worker died that had it: it runs alone next time
 
     @property
     def told(self) -> tuple[str, int, int]:
@@ -53,6 +54,7 @@ class Expected:
     def ended(self, ending: Ending, charge: int, due: float) -> None:
         self.failures += charge
         comes_back = {Ending.RETRY: "scheduled", Ending.RELEASED: "queued"}
+        self.is_suspect = self.is_suspect and ending is Ending.RELEASED
         if ending in comes_back:
             self.state = "cancelled" if self.cancel else comes_back[ending]
         else:
@@ -62,12 +64,13 @@ class Expected:
 
     @property
     def was_spared(self) -> bool:
-        """True if it waited when its worker died, and was charged for the next death."""
-        return self.charged_deaths == 1 < self.deaths and self.failures > 0
+        """True if it waited when its worker died, and has not been charged for a death since."""
+        return self.deaths > 0 == self.charged_deaths
 
     def orphaned(self, late: bool = False) -> None:
         """Its worker was declared dead; with `late` it is charged for a death that it was spared, too."""
         self.deaths += 1
+        self.is_suspect = True
         self.charged_deaths += not self.waits
         if self.cancel:
             self.state = "cancelled"
@@ -80,6 +83,8 @@ class Expected:
     def retried(self) -> None:
         """By an operator."""
         self.state, self.failures, self.cancel = "queued", 0, False
+        self.deaths = self.charged_deaths = 0
+        self.is_suspect = False
 
 
 @contextmanager

@@ -93,7 +93,7 @@ UPDATE «table» SET {marked} WHERE {due} AND {too_old}
 -- name: return_claim
 UPDATE rowlock_consumer_claims
 SET lot = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
-    alone = CASE WHEN :event = 'released' THEN alone ELSE :alone END, error = coalesce(:error, error),
+    alone = CASE WHEN :event = 'released' AND :alone = 0 THEN alone ELSE :alone END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 

@@ -35,7 +35,7 @@ _MOST_ROWS = 2_000  # in one exchange
 _BROKEN_NAMED = 5
 _AGES_EVERY = 5.0  # seconds between looks for rows that are too old
 _DIED = "worker_died"
-_SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it twice more
+_SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
 class ConsumerStore:
@@ -165,7 +165,7 @@ class ConsumerStore:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 2
+                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
                 asked = returned is not None
                 fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
         if not (taken or fresh):
@@ -364,19 +364,19 @@ class ConsumerStore:
             "held_rows", consumer=self._consumer.name, worker=holder
         ):
             began: float = 0.0 if started_at is None else started_at
-            charge = 2 if error_kind == _SPARED and failures == 1 else 1
+            charge = 2 if error_kind == _SPARED else 1
+            survived = math.ceil(died_by - began) if died_by is not None else 1
             if not died:
                 outcomes.append(_ended(claim, Ending.RELEASED))
             elif started_at is None:  # with a delay it is remembered, and counts as started the next time
+                alone[claim] = 1
                 outcomes.append(_ended(claim, Ending.RELEASED, _SPARED, delay=0.0))
             elif failures + charge >= attempts:
                 error = f"its worker died under it; its budget of {attempts} attempts is used up"
                 outcomes.append(_ended(claim, Ending.FAILED, error=error, charge=charge))
             else:
-                survived = math.ceil(died_by - began) if died_by is not None else 1
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
-                kind = error_kind if error_kind == _SPARED else _DIED
-                outcomes.append(_ended(claim, Ending.RETRY, kind, charge=charge))
+                outcomes.append(_ended(claim, Ending.RETRY, _DIED, charge=charge))
         lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
         kept = [one for one in outcomes if one.claim not in lost]
         failed = sum(one.ending is Ending.FAILED for one in kept)

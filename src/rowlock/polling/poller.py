@@ -283,8 +283,8 @@ class Poller:
                 self.consecutive_empty += 1
         return got
 
-    def keep_up(self) -> float:
-        """Do the store's upkeep if it is time; returns the seconds until it is needed again."""
+    def keep_up(self) -> bool:
+        """Do the store's upkeep if it is time; True if it brought back what a dead worker had."""
         self._presence.ensure()
         if self._upkeep is None:
             self._upkeep = Upkeep(
@@ -300,7 +300,8 @@ class Poller:
             self._upkeep_at = moment + min(done.next_in, _UPKEEP_AT_LEAST)
             self._upkeep_needed_at = moment + done.next_in
             self._hold_until = self._upkeep_needed_at if done.rescue.waited else 0.0
-        return max(0.0, self._upkeep_at - moment)
+            return bool(done.rescue.workers)
+        return False
 
     def idle_wait(self) -> float:
         """How long to wait after an empty poll: the interval, growing while nothing comes, with jitter.

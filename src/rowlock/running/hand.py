@@ -152,8 +152,7 @@ class Hand:
             timeout = None if task is None else task.timeout
             context = JobContext(claim, timeout, store=store, reporting=self.reporting)
             # One that was claimed before may have killed its worker: it takes a place, and waits for none.
-            few = claim.max_attempts is not None and claim.max_attempts < 3
-            run = Run(claim, task, context, math.inf if claim.again or few else cost)
+            run = Run(claim, task, context, math.inf if claim.again or claim.max_attempts == 1 else cost)
             run.place = place
             runs.append(run)
         return runs

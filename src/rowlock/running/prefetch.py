@@ -59,11 +59,11 @@ class Prefetch:
     def cost(self, name: str, task: Task[..., Any]) -> float:
         """The seconds that a job of this task may take; infinite unless it is known to be quick.
 
-        One that may run only once or twice is never taken for quick. If a neighbour killed the worker, one
-        that merely waited here would be lost with it; and it takes three deaths to know who it was.
+        One that may run only once is never taken for quick: if a neighbour killed the worker, one that merely
+        waited here would be lost with it.
         """
         seconds = self._seconds.get(name, math.inf)
-        return math.inf if seconds > HORIZON or task.retry.max_attempts < 3 else seconds
+        return math.inf if seconds > HORIZON or task.retry.max_attempts == 1 else seconds
 
     def wanted(self, slow: int, quick: int) -> int:
         """How many to claim, with so many slow and quick runs in hand."""

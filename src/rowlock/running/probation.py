@@ -5,9 +5,11 @@ Decides only; the store knows such jobs by their `alone` seconds, the worker doe
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from rowlock.job import Claim
 from rowlock.running.pools.base import Run
 from rowlock.stores.base import Store
 
@@ -22,26 +24,38 @@ class Probation:
         self._store = store
         self._looked_at = 0.0
         self._waiting_since: float | None = None
+        self._makes_way = False
 
-    def blocks(self, runs: Iterable[Run]) -> bool:
-        """True while one of the runs needs this process for itself."""
+    def blocks(self, runs: Sequence[Run]) -> bool:
+        """True while one of the runs needs this process for itself, or should get it in a moment."""
         moment = time.monotonic()
-        return any(
+        if any(
             run.claim.alone and moment < run.started + run.claim.alone and not run.context.lost
-            for run in list(runs)
-        )
+            for run in runs
+        ):
+            return True
+        # Quick runs are over soon: then such a job has its turn, and need not wait for an idle worker.
+        return self._makes_way and bool(runs) and all(run.cost < math.inf for run in runs)
 
-    def may_start(self, runs: Iterable[Run]) -> bool:
+    def may_start(self, runs: Sequence[Run]) -> bool:
         """True if such a job may be claimed: nothing else is at stake here, or it has waited too long."""
         # Lost ones belong to others already: a death of this process would not charge them.
-        if all(run.context.lost for run in list(runs)):
+        if all(run.context.lost for run in runs):
             self._waiting_since = None
             return True
-        moment = time.monotonic()
-        if moment - self._looked_at >= _LOOK_EVERY:
-            self._looked_at = moment
-            if not self._store.alone_waiting():
-                self._waiting_since = None
-            elif self._waiting_since is None:
-                self._waiting_since = moment
-        return self._waiting_since is not None and moment - self._waiting_since > _PATIENCE
+        if time.monotonic() - self._looked_at >= _LOOK_EVERY:
+            self.look()
+        return self._waiting_since is not None and time.monotonic() - self._waiting_since > _PATIENCE
+
+    def look(self) -> None:
+        """See whether such a job waits: now and then, and when a dead worker's jobs have just come back."""
+        self._looked_at = moment = time.monotonic()
+        self._makes_way = self._store.alone_waiting()
+        if not self._makes_way:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = moment
+
+    def took(self, claims: Sequence[Claim]) -> None:
+        """These were claimed when such a job might have been: if none is, others come before it for now."""
+        self._makes_way = any(claim.alone for claim in claims)

@@ -243,11 +243,13 @@ class Worker:
             if self._stop:
                 hand.take_back_silently()
             else:
-                self.poller.keep_up()
+                if self.poller.keep_up():
+                    self._probation.look()
                 self._leave(hand.leave_what_waits_too_long())
-            alone = self._probation.may_start(hand.runs.values())
+            runs = list(hand.runs.values())
+            alone = self._probation.may_start(runs)
             asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
-            blocked = self._stop or asleep or self._probation.blocks(hand.runs.values())
+            blocked = self._stop or asleep or self._probation.blocks(runs)
             wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
             writes = batch.outcomes or batch.reports or batch.minutes
@@ -272,6 +274,8 @@ class Worker:
         self._trouble.over()
         hand.learn(batch.outcomes)
         self._finisher.delivered(got.lost)
+        if alone and wanted:
+            self._probation.took(got.claims)
         self._take(got, wanted, still_in_order=self.strategy == strategy)
         self.exchanging = False
         if len(got.claims) >= wanted:

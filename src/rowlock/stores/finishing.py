@@ -165,9 +165,9 @@ def expire(tx: Session, jobs: Sequence[tuple[int, int]], worker: str | None = No
 def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
     """Declare a worker dead and decide on each of its claims; started ones are charged.
 
-    A charged one may have killed it. Next time it runs without company for as long as it may have lived
-    this time (up to a minute): if it kills again, it takes nobody along. And if it does, a death that it was
-    spared before, because it may only have waited then, is charged as well.
+    Each may have killed it. Next time it runs without company for as long as it may have lived this time (up
+    to a minute): if it kills again, it takes nobody along, and is charged for the death that it was spared
+    before, too, because it may only have waited then.
     """
     tx.run("bury_worker", worker=worker)
     steps: list[Step] = []
@@ -176,7 +176,7 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
         "held_by", worker=worker
     ):
         deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)
-        was_spared = charged == 1 < deaths and failures > 0
+        was_spared = deaths > 0 == charged
         charge = 0 if started_at is None else 2 if was_spared else 1
         attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
         error = None

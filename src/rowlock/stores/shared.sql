@@ -140,22 +140,25 @@ FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 -- name: bury_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
 
--- Back into its old position; a charged job is claimed alone next time. Its cancel may have been asked for since
--- the rescuer looked.
+-- Back into its old position; it is claimed alone next time. Its cancel may have been asked for since the rescuer
+-- looked.
 -- name: rescue_requeue
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    failures = failures + :charge, alone = CASE WHEN :charge > 0 THEN :alone ELSE alone END,
+    failures = failures + :charge, alone = :alone,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
 -- name: cancelled_among
 SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
 
--- How often its worker died, and how often it was charged for that: what may only have waited was not.
+-- How often its worker died, and how often it was charged for that: what may only have waited was not. An operator's
+-- retry begins the count anew.
 -- name: deaths
-SELECT count(*), count(started_at) FROM rowlock_history WHERE job_id = :id AND event = 'rescued'
+SELECT count(*), count(started_at) FROM rowlock_history
+WHERE job_id = :id AND event = 'rescued'
+  AND id > coalesce((SELECT max(id) FROM rowlock_history WHERE job_id = :id AND event = 'retried'), 0)
 
 -- One statement: between two of them a job could be given back or claimed, and be missed by both.
 -- name: cancel

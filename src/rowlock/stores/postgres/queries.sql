@@ -6,7 +6,7 @@
 
 -- Jobs that may wait in their worker have not started: if it dies, they were not the ones who killed it.
 -- fragment: started_if_slow
-CASE WHEN j.task = ANY (:quick) AND j.claim = 0 AND coalesce(j.max_attempts, 3) > 2 THEN NULL ELSE {now} END
+CASE WHEN j.task = ANY (:quick) AND j.claim = 0 AND j.max_attempts IS DISTINCT FROM 1 THEN NULL ELSE {now} END
 
 -- fragment: taking
 UPDATE rowlock_jobs j

@@ -117,7 +117,7 @@ class SqliteSession:
         waiting: list[int] = []
         started: list[int] = []
         for row in rows:  # by CLAIM_COLUMNS: task, claim, max_attempts
-            waits = row[2] in quick and row[1] == 1 and (row[7] is None or row[7] > 2)
+            waits = row[2] in quick and row[1] == 1 and row[7] != 1
             (waiting if waits else started).append(row[0])
         for ids, moment in ((waiting, None), (started, self.now)):
             if len(ids) == 1:

@@ -1,0 +1,86 @@
+"""Jobs that a dead worker had: each runs alone next time, and does not wait for an idle worker to do so."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from rowlock import Rowlock, State
+from rowlock.running import probation
+from rowlock.running.context import JobContext
+from rowlock.running.pools.base import Run
+from rowlock.running.probation import Probation
+from tests.eventually import eventually
+from tests.stores.steps import add, take, worker
+from tests.test_strategies import claim
+
+QUICK, SLOW = 0.001, math.inf
+
+
+def run(cost: float, alone: int = 0) -> Run:
+    held = claim(1, 0, alone=alone)
+    return Run(held, None, JobContext(held, None), cost)
+
+
+@pytest.fixture
+def view(app: Rowlock) -> Probation:
+    """Of a worker that has just brought back a dead one's job."""
+    add(app.store)
+    take(app.store, worker(app.store, "dead", lease=0.0))
+    late = worker(app.store, "late")
+    assert eventually(lambda: app.store.rescue(late, careful_age=60.0).workers) == ["dead"]
+    made = Probation(app.store)
+    made.look()
+    return made
+
+
+def test_a_worker_with_quick_jobs_claims_nothing_until_they_are_done(view: Probation) -> None:
+    assert view.blocks([run(QUICK), run(QUICK)])
+    assert not view.may_start([run(QUICK)])
+    assert view.may_start([])
+
+
+def test_a_worker_with_a_slow_job_goes_on(view: Probation) -> None:
+    assert not view.blocks([run(QUICK), run(SLOW)])
+
+
+def test_it_makes_way_only_for_what_is_next_in_line(view: Probation) -> None:
+    view.took([claim(1, 0, alone=1)])
+    assert view.blocks([run(QUICK)])
+    view.took([claim(1, 0)])  # others come first, or the queue is paused
+    assert not view.blocks([run(QUICK)])
+
+
+def test_while_one_runs_nothing_else_is_claimed(app: Rowlock) -> None:
+    view = Probation(app.store)
+    assert view.blocks([run(SLOW, alone=1)])
+    assert not view.blocks([run(SLOW)])
+
+
+def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probation, "_PATIENCE", math.inf)  # none of them may get in because it waited
+    enough = threading.Event()
+    running: set[int] = set()
+    beside: dict[int, int] = {}
+
+    @app.task
+    def work(ctx: JobContext, again: bool = False) -> None:
+        running.add(ctx.id)
+        if again and not enough.wait(0.001):
+            work.enqueue(again=True)
+        beside[ctx.id] = len(running)
+        running.discard(ctx.id)
+
+    left = list(work.enqueue_many([{}] * 20))
+    assert len(take(app.store, worker(app.store, "dead", lease=2.0), 20, quick=("work",))) == 20
+    work.enqueue_many([{"again": True}] * 20)
+    with app.worker(concurrency=4).background():
+        eventually(lambda: {app.job(id).state for id in left} == {State.COMPLETED}, timeout=30)
+        enough.set()
+    assert len(beside) > 40  # there were others all the time
+    assert {beside[id] for id in left} == {1}
+    assert {app.job(id).failures for id in left} == {0}
