@@ -52,15 +52,19 @@ WHERE (:all = 1 OR queue IN ({queues}))
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
+-- One that might have waited in its worker was not marked as started: now it is known that it was, at most a moment
+-- after its claim.
+-- fragment: has_run
+finished_at = {now}, started_at = coalesce(started_at, claimed_at), alone = 0
+
 -- name: finish_completed
 UPDATE rowlock_jobs
-SET state = 'completed', result = :result, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+SET state = 'completed', result = :result, error = NULL, error_kind = NULL, {has_run}
 WHERE id = :id AND claim = :claim AND {running}
 
 -- name: finish_failed
 UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, failures = failures + :charge, error = :error,
-    error_kind = :error_kind, alone = 0
+SET state = 'failed', failures = failures + :charge, error = :error, error_kind = :error_kind, {has_run}
 WHERE id = :id AND claim = :claim AND {running}
 
 -- name: finish_cancelled

@@ -106,7 +106,7 @@ coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :aft
 
 -- fragment: done_one
     UPDATE rowlock_jobs
-    SET state = 'completed', result = :result, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+    SET state = 'completed', result = :result, error = NULL, error_kind = NULL, {has_run}
     WHERE id = :id AND claim = :claim AND {running}
     RETURNING id
 
@@ -116,7 +116,7 @@ coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :aft
 -- fragment: done_many
     WITH given AS MATERIALIZED (SELECT :done_ids AS ids, :done_claims AS claims, :done_results AS results)
     UPDATE rowlock_jobs
-    SET state = 'completed', finished_at = {now}, error = NULL, error_kind = NULL, alone = 0,
+    SET state = 'completed', error = NULL, error_kind = NULL, {has_run},
         result = CAST((SELECT results FROM given)[width_bucket(id, (SELECT ids FROM given))] AS json)
     WHERE id = ANY (CAST((SELECT ids FROM given) AS bigint[]))
       AND claim = (SELECT claims FROM given)[width_bucket(id, (SELECT ids FROM given))] AND {running}

@@ -65,7 +65,7 @@ SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {no
 -- First claims that completed: a JSON object of their ids and results.
 -- name: finish_all_completed
 UPDATE rowlock_jobs
-SET state = 'completed', result = one.value, finished_at = {now}, error = NULL, error_kind = NULL, alone = 0
+SET state = 'completed', result = one.value, error = NULL, error_kind = NULL, {has_run}
 FROM json_each(:done) one
 WHERE rowlock_jobs.id = CAST(one.key AS INTEGER) AND claim = 1 AND {running}
 
