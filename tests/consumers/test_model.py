@@ -99,14 +99,14 @@ class ConsumerModel(RuleBasedStateMachine):
     ) -> None:
         name = self.table.consumers[number]
         store, consumer = self.stores[name], self.consumers[name]
-        store._sweep_at = 0.0 if sweep else math.inf  # the wall clock has no say here
+        store.claiming.sweep_at = 0.0 if sweep else math.inf  # the wall clock has no say here
         if which is None:
             self.claim_in_vain(name)
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
         returned, free = self.takeable(name, most, alone)
         want = {"alone": alone, "quick": (name,) if quick else ()}
-        barren = store._barren
+        barren = store.claiming.barren
         got = take(cast("Store", store), who, count, now=self.now, **want)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
         keys = [key for lot in rows.values() for key in lot]

@@ -88,9 +88,9 @@ def test_claims_go_on_from_the_last_row_and_sweep_from_the_first(lab: Lab) -> No
 
     assert take(2) == ["1", "2"]
     lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (90, -1.0)")
-    store._sweep_at = float("inf")
+    store.claiming.sweep_at = float("inf")
     assert take(1) == ["3"]  # beyond the last one
-    store._sweep_at = 0.0
+    store.claiming.sweep_at = 0.0
     assert take(2) == ["90", "4"]  # the sweep finds what came before it
     lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (91, -1.0)")
     assert take(5) == ["91"]

@@ -1,0 +1,156 @@
+"""Takes rows of a user's table for a worker: fresh ones, and those to be tried again.
+
+Inside the caller's transaction; how rows are locked and taken is in each database's statements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.row import to_text
+from rowlock.consumers.table import Table
+from rowlock.errors import WorkerGone
+from rowlock.job import Claim, Want
+from rowlock.stores.claiming import LONGEST_ALONE
+from rowlock.stores.session import Session
+
+_SWEEP_EVERY = 1.0  # seconds; in between a worker looks only at what lies beyond the last row it took
+_MOST_ROWS = 2_000  # in one exchange
+
+
+class Claiming:
+    """The claims of one consumer; it remembers where the last row lay that it took."""
+
+    def __init__(self, consumer: Consumer, table: Callable[[], Table]) -> None:
+        self._consumer = consumer
+        self._table = table
+        self._mark: tuple[Any, Any] | None = None  # the place of the last row that was taken
+        self.sweep_at = 0.0
+        self.barren = False
+
+    def start_over(self) -> None:
+        """Look from the first row on next time: one that lies before the last one taken has come back."""
+        self._mark = None
+
+    def take_after_a_look(self, tx: Session, worker: str, want: Want, writes: bool) -> list[Claim]:
+        """The same if something is not as usual: the worker, the consumer, or rows to be tried again."""
+        alive, paused, returned = self.facts(tx, worker)
+        if not alive and not writes:
+            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+        return self.take(tx, worker, want, returned) if alive and not paused else []
+
+    def facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
+        """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
+        values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
+        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
+        return alive, paused, returned
+
+    def take(self, tx: Session, worker: str, want: Want, returned: bool | None = None) -> list[Claim]:
+        """Rows for this worker; those to be tried again first, if there are any, which None leaves open."""
+        taken: list[int] = []
+        fresh: list[Any] = []
+        count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
+        if returned and want.alone:  # its last worker died under it: it gets no neighbours to take along
+            taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
+        if not taken:
+            taken = self._retake(tx, worker, count, (0, 0)) if returned else []
+            if len(taken) < count:
+                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
+                asked = returned is not None
+                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
+        if not (taken or fresh):
+            return []
+        ids = _json([*taken, *(row[0] for row in fresh)])
+        if self._consumer.form.holds:
+            tx.run("take_rows", ids=ids, **self._consumer.form.always())
+        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
+        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
+
+    def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
+        """Claims that were given back and are due again, each under a new number."""
+        values = {"consumer": self._consumer.name, "count": count}
+        taken = []
+        for (claim,) in tx.rows("pick_returned", alone_least=alone[0], alone_most=alone[1], **values):
+            if "draw_claim" in self._table().statements:
+                tx.run("draw_claim")
+            taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
+        return taken
+
+    def _take_free(self, tx: Session, worker: str, count: int, charge: bool, asked: bool) -> list[Any]:
+        """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
+
+        So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
+        their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
+        """
+        values: dict[str, Any] = {"consumer": self._consumer.name, "queue": self._consumer.queue}
+        values |= {"worker": worker, "count": count, "charge": int(charge), "asked": int(asked)}
+        moment = time.monotonic()
+        if self._mark is not None and moment < self.sweep_at:
+            order, key = self._mark
+            taken = tx.rows("take_free_beyond", mark_order=order, mark_key=key, **values)
+            if taken or self.barren or not asked:
+                return taken
+        taken = tx.rows("take_free", **values)
+        if taken or asked:
+            self.sweep_at, self.barren = moment + _SWEEP_EVERY, not taken
+        return taken
+
+    def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:
+        rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
+        order, key = rows[-1][5], rows[-1][1]
+        self._mark = None if order is None else (order, key)
+        lots = _lots(rows, self._consumer.batch or 1)
+        several = [lot for lot in lots if len(lot) > 1]
+        tx.each(
+            "name_lot",
+            [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
+        )
+        return [self._claim(worker, lot, any(row[0] in again for row in lot)) for lot in lots]
+
+    def _claim(self, worker: str, lot: list[Any], again: bool) -> Claim:
+        """One claim for these rows, under the number of the first."""
+        claim, key, failures, alone, claimed_at, *_ = lot[0]
+        values = [self._table().loaded(tuple(row[6:])) for row in lot]
+        return Claim(
+            id=claim,
+            claim=claim,
+            task=self._consumer.name,
+            queue=self._consumer.queue,
+            args_json=to_text(self._table().columns, values),
+            priority=0,
+            failures=failures,
+            max_attempts=self._consumer.retry.max_attempts,
+            created=claimed_at,
+            due=claimed_at,
+            taken=claimed_at,
+            claimed_by=worker,
+            unique_key=key_text(key),
+            alone=alone,
+            again=again,
+            row=key_text(key) + (f" and {len(lot) - 1} more" if len(lot) > 1 else ""),
+        )
+
+
+def _lots(rows: list[Any], most: int) -> list[list[Any]]:
+    """Rows that are worked on together: as often tried as each other, so that one budget is meant for all."""
+    lots: list[list[Any]] = []
+    for row in sorted(rows, key=lambda row: (row[2], row[0])) if most > 1 else rows:
+        if lots and len(lots[-1]) < most and lots[-1][0][2] == row[2] and not row[3] and not lots[-1][0][3]:
+            lots[-1].append(row)
+        else:
+            lots.append([row])
+    return lots
+
+
+def key_text(key: Any) -> str:
+    """A row's key for people."""
+    return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
