@@ -176,8 +176,8 @@ class Connections:
         while (mode := connection.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError:  # changing the mode ignores the busy timeout
-                if time.monotonic() > deadline:
+            except sqlite3.OperationalError as error:  # changing the mode ignores the busy timeout
+                if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
             if time.monotonic() > deadline:
                 raise StoreUnusable(
