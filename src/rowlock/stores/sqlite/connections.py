@@ -97,6 +97,14 @@ class Connections:
         connection.uses -= 1
         connection.lock.release()
 
+    def forget(self) -> None:
+        """Close this thread's connection, unless it is in use: the next use opens another."""
+        holder: _Holder | None = getattr(self._local, "holder", None)
+        connection = None if holder is None else holder.connection
+        if connection is not None and connection.process == os.getpid() and not connection.uses:
+            with connection.lock, suppress(sqlite3.Error):
+                connection.close()
+
     @contextmanager
     def borrowed(self, create: bool = True) -> Iterator[Connection]:
         """Borrow for the length of a block."""
