@@ -113,12 +113,20 @@ class StoreUnusable(StoreError):
     """Read-only, full, corrupt, or not a database: somebody has to do something about it."""
 
 
+class DiskTrouble(StoreUnusable):
+    """The disk is full, read-only or failing: the same call works again once that has been put right."""
+
+
 class StoreUnreachable(StoreError):
     """The server is down, or the way to it is broken; it may come back by itself."""
 
 
 class OutcomeUnknown(StoreUnreachable):
     """The connection was lost before the database said whether it had committed."""
+
+
+# What passes, or is put right, while a program runs on: a worker waits for it, also before its first claim.
+TRANSIENT = (StoreBusy, StoreUnreachable, DiskTrouble)
 
 
 class SchemaMismatch(StoreError):

@@ -34,6 +34,11 @@ def work(n: int) -> int:
         time.sleep(0.01)
     return n
 """
+_LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Outage:
@@ -64,11 +69,19 @@ class Outage:
         return True
 
     @contextmanager
-    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
-        """A worker with two threads, from its first claim on; killed at the end if it still lives."""
+    def worker(self, *words: str, largest_file: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A worker with two threads, from its first claim on; killed at the end if it still lives.
+
+        `words` start another one; `largest_file` is how many bytes it may write into a file, until `unlimit`.
+        """
+        limited = [] if largest_file is None else [sys.executable, "-c", _LIMITED, str(largest_file)]
+        rowlock = [sys.executable, "-m", "rowlock", *(words or ("worker", "jobs:app")), "--concurrency", "2"]
+        # Half of a cached module would be written, too, and believed.
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with (self.folder / "log").open("wb") as log:
-            command = [sys.executable, "-m", "rowlock", "worker", "jobs:app", "--concurrency", "2"]
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log)
+            self.process = subprocess.Popen(
+                limited + rowlock, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=log
+            )
         try:
             yield self.process
         finally:
@@ -80,6 +93,14 @@ class Outage:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)
+
+    def unlimit(self) -> None:
+        """From now on the worker may write large files."""
+        import resource
+
+        assert self.process is not None
+        no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, no_limit)
 
     # -- what can be seen from outside ----------------------------------------------------------------
 
@@ -149,8 +170,8 @@ class SmallDisk:
         folder.mkdir()
         _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "rowlock-test", str(folder))
 
-    def fill(self) -> None:
-        """Take what is left, to the last byte."""
+    def fill(self, spare: int = 0) -> None:
+        """Take what is left, to the last byte, or to the last few."""
         with self._filler.open("wb", buffering=0) as file:
             for size in (65536, 4096, 1):
                 try:
@@ -158,6 +179,7 @@ class SmallDisk:
                         file.write(bytes(size))
                 except OSError:
                     pass
+            file.truncate(file.tell() - spare)
 
     def free(self) -> None:
         self._filler.unlink()

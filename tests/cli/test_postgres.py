@@ -31,6 +31,11 @@ app = Rowlock(os.environ["QUEUE"], poll_interval=0.1)
 @app.task
 def add(a: int, b: int) -> int:
     return a + b
+
+
+@app.consumer("reader", table="pages", state="state")
+def read(page):
+    pass
 """
 
 
@@ -310,10 +315,51 @@ def test_a_worker_that_waits_for_its_server_ends_when_told_to(rowlock: CommandLi
                 code, _ = worker.ends(within=5)
     assert code == 0 and "told to stop before the database could be used" in worker.err
     url = f"postgresql://rowlock@127.0.0.1:{free_port()}/shop"
-    with rowlock.start("worker", "tasks:app", QUEUE=url) as worker:
-        worker.says("cannot be reached")
-        worker.signal("SIGTERM")
-        assert worker.ends(within=5)[0] == 0
+    for words in (["worker", "tasks:app"], ["consume", "tasks:app", "reader"]):
+        with rowlock.start(*words, QUEUE=url) as worker:
+            worker.says("the worker waits and goes on trying")
+            worker.signal("SIGTERM")
+            assert worker.ends(within=5)[0] == 0
+
+
+def test_a_worker_waits_for_a_server_whose_disk_is_full(
+    rowlock: CommandLine, postgres: PostgresServer, postgres_schema: str
+) -> None:
+    rowlock.write("tasks.py", TASKS)
+    rowlock.here("init", "-d", postgres_schema)
+    schema = postgres_schema.rpartition("=")[2]
+    postgres.execute(
+        f"CREATE FUNCTION {schema}.full() RETURNS trigger LANGUAGE plpgsql "
+        "AS $$ BEGIN RAISE disk_full; END $$"
+    )
+    postgres.execute(
+        f"CREATE TRIGGER no_room BEFORE INSERT ON {schema}.rowlock_workers "
+        f"FOR EACH ROW EXECUTE FUNCTION {schema}.full()"
+    )
+    with rowlock.start("worker", "tasks:app", "--until-empty", QUEUE=postgres_schema) as worker:
+        worker.says("is full; nothing was written, free some space")
+        postgres.execute(f"DROP TRIGGER no_room ON {schema}.rowlock_workers")
+        code, out = worker.ends()
+    assert code == 0 and "ended: nothing to do" in out
+    assert worker.err.count("goes on trying") == 1
+
+
+def test_a_consumer_waits_for_a_table_that_somebody_else_has_locked(
+    rowlock: CommandLine, postgres: PostgresServer, postgres_schema: str
+) -> None:
+    pages = f"{postgres_schema.rpartition('=')[2]}.pages"
+    rowlock.write("tasks.py", TASKS.replace("pages", pages))
+    rowlock.here("init", "-d", postgres_schema)
+    postgres.execute(f"CREATE TABLE {pages} (id int PRIMARY KEY, state jsonb)")
+    consume = ("consume", "tasks:app", "reader", "--until-empty")
+    with psycopg.connect(postgres.url) as migration:
+        migration.execute(f"ALTER TABLE {pages} ADD COLUMN more text")
+        with rowlock.start(*consume, QUEUE=postgres_schema, ROWLOCK_BUSY_TIMEOUT="0.1") as worker:
+            worker.says("stayed locked; the call can simply be made again")
+            migration.commit()
+            code, out = worker.ends()
+    assert code == 0 and "ended: nothing to do" in out
+    assert worker.err.count("goes on trying") == 1
 
 
 # -- the doctor ----------------------------------------------------------------------------------

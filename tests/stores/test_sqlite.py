@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import DiskTrouble, SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
@@ -475,7 +475,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
     connection = connection_of(store)
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(StoreUnusable, match=r"is full; nothing was written"):
+    with pytest.raises(DiskTrouble, match=r"is full; nothing was written"):
         store.insert([new(args='"' + "x" * 5000 + '"') for _ in range(50)])
     assert len(store.find()) == 1
     connection.execute("PRAGMA max_page_count = 1000000")
@@ -483,11 +483,33 @@ def test_a_full_disk_loses_nothing_and_says_so(store: SqliteStore) -> None:
     assert len(store.find()) == 2
 
 
-def test_a_read_only_file_is_called_that(store: SqliteStore) -> None:
+def test_a_disk_without_room_for_the_tables_is_called_full_and_they_are_created_later(
+    store: SqliteStore,
+) -> None:
+    connection_of(store).execute("PRAGMA max_page_count = 5")
+    with pytest.raises(DiskTrouble, match=r"is full; nothing was written"):
+        add(store)
+    add(store)  # on a connection of its own, which knows no such limit
+    assert len(store.find()) == 1
+
+
+def test_a_read_only_file_is_called_that_and_is_opened_anew(store: SqliteStore) -> None:
+    """A connection that was opened while nothing could be written would stay so."""
     add(store)
     connection_of(store).execute("PRAGMA query_only = ON")
-    with pytest.raises(StoreUnusable, match="cannot be written"):
+    with pytest.raises(DiskTrouble, match="cannot be written"):
         add(store)
+    add(store)
+    assert len(store.find()) == 2
+
+
+def test_what_cannot_be_a_file_is_no_trouble_of_the_disk(tmp_path: Path) -> None:
+    """Nobody waits for it: the address is wrong."""
+    (tmp_path / "folder").mkdir()
+    for name in ("folder", "nowhere/queue.db"):
+        with pytest.raises(StoreUnusable, match="cannot be opened: check that its folder exists") as told:
+            add(SqliteStore(str(tmp_path / name)))
+        assert not isinstance(told.value, DiskTrouble)
 
 
 # -- versions ----------------------------------------------------------------------------------------

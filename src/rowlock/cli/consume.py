@@ -88,7 +88,7 @@ def consume(
         prefetch=prefetch,
         max_jobs_per_child=max_jobs_per_child,
     )
-    overview.check(rowlock.consumer_host(consumer))
+    host = rowlock.consumer_host(consumer)
     table = ".".join(rowlock.consumers[consumer].table)
     run_worker(
         made,
@@ -98,6 +98,7 @@ def consume(
         ),
         until_empty,
         log_format,
+        check=lambda: overview.check(host),
     )
 
 

@@ -98,11 +98,20 @@ def worker(
     run_worker(made, lambda: _introduction(made, rowlock, queue or ()), until_empty, log_format)
 
 
-def run_worker(made: Worker, introduction: Callable[[], str], until_empty: bool, log_format: str) -> None:
-    """Let it work in the foreground, say who works and what was done, and leave with an exit code."""
+def run_worker(
+    made: Worker,
+    introduction: Callable[[], str],
+    until_empty: bool,
+    log_format: str,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Let it work in the foreground, say who works and what was done, and leave with an exit code.
+
+    `check` raises if what it works on is not as it should be.
+    """
     from rowlock.cli import arriving
 
-    id = arriving.registered(made)
+    id = arriving.registered(made, check)
     if id is None:
         return
     _announce(introduction(), log_format)

@@ -14,7 +14,7 @@ import msgspec
 from rowlock.consumers import names
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms import StateForm, StatusForm, literal
-from rowlock.errors import ConfigurationError, StoreError
+from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
 from rowlock.stores.queries import Queries
 from rowlock.stores.session import Session
@@ -195,6 +195,8 @@ class Table:
                     what = f"{status!r}"
                     for word in (status.due, status.running, status.done, status.failed):
                         tx.rows("try_word", word=word)
+        except TRANSIENT:  # which says nothing about the consumer
+            raise
         except StoreError as error:
             raise ConfigurationError(
                 f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
@@ -212,6 +214,8 @@ class Table:
             try:
                 with self._store.reading() as db:
                     db.using(self.statements).rows("look_free", consumer=self._consumer.name)
+            except TRANSIENT:
+                raise
             except StoreError:  # it was made for another condition or order
                 self.has_index = False
                 self.statements = self._written(None)

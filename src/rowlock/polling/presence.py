@@ -74,6 +74,11 @@ class Presence:
         """The id of this incarnation."""
         return self._id
 
+    @property
+    def is_registered(self) -> bool:
+        """True once the store knows this worker, until it leaves."""
+        return self._registered
+
     def ensure(self) -> None:
         """Register if this incarnation is new, and under a new id if it was declared dead."""
         if self._registered and not self._dead and self._process == os.getpid():

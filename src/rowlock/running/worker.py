@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnreachable, WorkerGone
+from rowlock.errors import TRANSIENT, ConfigurationError, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Ending, Exchange, Outcome
 from rowlock.options import check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
@@ -213,7 +213,7 @@ class Worker:
         try:
             self._load_residents()
             self._hand.open()
-            with suppress(StoreBusy, StoreUnreachable):  # the loop goes on trying, and says so
+            with suppress(*TRANSIENT):  # the loop goes on trying, and says so
                 self.register()
             self.poller.running = True
             log.debug("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
@@ -267,6 +267,8 @@ class Worker:
             self._presence.declared_dead(self.id)
             return 0.0
         except StoreError as error:
+            if not (self._presence.is_registered or isinstance(error, TRANSIENT)):
+                raise  # it has nothing to lose yet, and this does not pass
             if isinstance(error, StoreBusy):
                 self.poller.count_busy()
             self.exchanging = False

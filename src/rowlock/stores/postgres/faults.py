@@ -8,6 +8,7 @@ from __future__ import annotations
 import psycopg
 
 from rowlock.errors import (
+    DiskTrouble,
     SchemaMismatch,
     StoreBusy,
     StoreError,
@@ -44,7 +45,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
         StoreBusy,
         "{address} has too many clients: raise max_connections, run fewer workers, or use pgbouncer",
     ),
-    "53100": (StoreUnusable, "the disk of {address} is full; nothing was written, free some space"),
+    "53100": (DiskTrouble, "the disk of {address} is full; nothing was written, free some space"),
     "53200": (StoreUnusable, "{address} is out of memory; nothing was written"),
     "25006": (StoreUnusable, "{address} is read-only (a standby?): use the URL of the primary"),
     "55P03": (

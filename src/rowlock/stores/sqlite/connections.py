@@ -97,6 +97,14 @@ class Connections:
         connection.uses -= 1
         connection.lock.release()
 
+    def forget(self) -> None:
+        """Close this thread's connection, unless it is in use: the next use opens another."""
+        holder: _Holder | None = getattr(self._local, "holder", None)
+        connection = None if holder is None else holder.connection
+        if connection is not None and connection.process == os.getpid() and not connection.uses:
+            with connection.lock, suppress(sqlite3.Error):
+                connection.close()
+
     @contextmanager
     def borrowed(self, create: bool = True) -> Iterator[Connection]:
         """Borrow for the length of a block."""
@@ -176,8 +184,8 @@ class Connections:
         while (mode := connection.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError:  # changing the mode ignores the busy timeout
-                if time.monotonic() > deadline:
+            except sqlite3.OperationalError as error:  # changing the mode ignores the busy timeout
+                if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
             if time.monotonic() > deadline:
                 raise StoreUnusable(

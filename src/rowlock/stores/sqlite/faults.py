@@ -9,9 +9,10 @@ import os
 import shutil
 import sqlite3
 
-from rowlock.errors import StoreBusy, StoreError, StoreUnusable
+from rowlock.errors import DiskTrouble, StoreBusy, StoreError, StoreUnusable
 
 _FULL = "the disk that holds {path} is full; nothing was written, free some space"
+_NOWHERE = "{path} cannot be opened: check that its folder exists and can be written"
 _LEAST_ROOM = 64 * 1024  # bytes; the index beside the log, which every first connection makes, takes 32 KB
 
 # Python 3.10 has no sqlite_errorcode, so the text that SQLite gives is what all versions share.
@@ -26,8 +27,8 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
         StoreBusy,
         "another connection holds the write lock of {path}; the call can simply be made again",
     ),
-    ("full", StoreUnusable, _FULL),
-    ("readonly", StoreUnusable, "{path} cannot be written: check the rights of the file and of its folder"),
+    ("full", DiskTrouble, _FULL),
+    ("readonly", DiskTrouble, "{path} cannot be written: check the rights of the file and of its folder"),
     (
         "malformed",
         StoreUnusable,
@@ -40,10 +41,10 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
     ),
     (
         "unable to open",
-        StoreUnusable,
-        "{path} cannot be opened: check that its folder exists and can be written",
+        DiskTrouble,
+        "{path} cannot be opened: check the rights of the file, and that its folder can be written",
     ),
-    ("disk i/o", StoreUnusable, "reading or writing {path} failed; look at the disk and the system's log"),
+    ("disk i/o", DiskTrouble, "reading or writing {path} failed; look at the disk and the system's log"),
 )
 
 
@@ -52,10 +53,23 @@ def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
     text = str(error)
     for word, kind, sentence in _SENTENCES:
         if word in text.lower():
-            # There is no room for -shm: SQLite calls this an I/O error, too.
-            full = word == "disk i/o" and _is_full(file)
-            return kind(f"{(_FULL if full else sentence).format(path=path)} (SQLite: {text})")
+            known = _looked_at(word, file) or (kind, sentence)
+            return known[0](f"{known[1].format(path=path)} (SQLite: {text})")
     return StoreError(f"SQLite refused on {path}: {text}")
+
+
+def _looked_at(word: str, file: str) -> tuple[type[StoreError], str] | None:
+    """What only a look at the disk can tell."""
+    if word == "unable to open" and not _has_place(file):
+        return StoreUnusable, _NOWHERE
+    # There is no room for -shm, or for another file in the folder.
+    return (DiskTrouble, _FULL) if word in {"unable to open", "disk i/o"} and _is_full(file) else None
+
+
+def _has_place(file: str) -> bool:
+    """False if there cannot be such a file: its folder is missing, or it is a folder itself."""
+    real = os.path.realpath(file)
+    return os.path.isdir(os.path.dirname(real)) and not os.path.isdir(real)
 
 
 def _is_full(file: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 from rowlock.stores.versions import Migration
@@ -29,21 +30,15 @@ def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
 
 def create(connection: sqlite3.Connection) -> None:
     """Create the tables, unless another process was faster; one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         if meta(connection) is None:
             for statement in statements(ddl()):
                 connection.execute(statement)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int, int]:
     """Apply the migrations that are still missing, all or none; returns the version before and after."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         facts = meta(connection) or {"version": "0"}
         before = after = int(facts["version"])
         for version, text in steps:
@@ -52,11 +47,19 @@ def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int
                     connection.execute(statement)
                 connection.execute("UPDATE rowlock_meta SET value = ? WHERE key = 'version'", (str(version),))
                 after = version
+    return before, after
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full or failing disk has ended it already
+            connection.execute("ROLLBACK")
         raise
-    return before, after
 
 
 def statements(text: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from rowlock.errors import SchemaMismatch, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import DiskTrouble, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome, utc
 from rowlock.stores import queries
 from rowlock.stores.borrowed import Borrowed
@@ -210,22 +210,28 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
             return
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
-        with self._explained(), self.connections.borrowed(create) as connection:
-            facts = schema.meta(connection)
-            if facts is None:
-                if not create:
-                    raise StoreMissing(
-                        f"no queue at {self.path} (the file is there, rowlock's tables are not)"
-                    )
-                self.connections.use_wal(connection)
-                schema.create(connection)
-                facts = schema.meta(connection)
-            if facts is None:
-                raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
-            check(facts, self.path, schema.VERSION)
-            self.connections.use_wal(connection)
+        try:
+            with self._explained(), self.connections.borrowed(create) as connection:
+                self._look_at(connection, create)
+        except DiskTrouble:
+            self.connections.forget()  # the next call begins anew, with what is there by then
+            raise
         self.connections.exists = True
         self._opened_in = os.getpid()
+
+    def _look_at(self, connection: sqlite3.Connection, create: bool) -> None:
+        """Create the tables if they are missing (and may be), and see that this code can use them."""
+        facts = schema.meta(connection)
+        if facts is None:
+            if not create:
+                raise StoreMissing(f"no queue at {self.path} (the file is there, rowlock's tables are not)")
+            self.connections.use_wal(connection)
+            schema.create(connection)
+            facts = schema.meta(connection)
+        if facts is None:
+            raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
+        check(facts, self.path, schema.VERSION)
+        self.connections.use_wal(connection)
 
     def ddl(self) -> str:
         return schema.ddl()
@@ -270,6 +276,8 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
 
     def explained(self, error: sqlite3.Error) -> StoreError:
         """What SQLite raised, as the store's own error."""
+        if "readonly" in str(error):  # opened while it was read-only, a connection stays so for good
+            self.connections.forget()
         return explain(error, self.path, self.connections.path)
 
     def statements(
