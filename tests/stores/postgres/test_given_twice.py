@@ -12,7 +12,7 @@ import pytest
 
 from rowlock import JobContext, Rowlock
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.job import Ending
+from rowlock.job import Ending, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from tests.chaos.database import effects_table, make_effects, rows
@@ -154,3 +154,17 @@ def test_a_tasks_rows_are_not_believed_to_be_there_by_the_commit_of_another(
         claim = app.job(job.id).claim
     assert claim > 1
     assert rows(url, "SELECT job, claim FROM effects") == [(job.id, claim)]
+
+
+def test_claims_are_not_believed_because_an_outcome_was_written_earlier(
+    shaky: Store, store: Store, proxy: Proxy, crash: Callable[[], None]
+) -> None:
+    who = worker(store)
+    add(store, 3)
+    (first,) = take(store, who)
+    done = outcome(first, Ending.COMPLETED)
+    assert store.exchange(who, [done]).lost == []  # and the answer was lost: it is given again
+    proxy.drop_commit(meanwhile=crash)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        shaky.exchange(who, [done], Want(count=2), again=True)
+    assert store.held(who) == []
