@@ -5,9 +5,12 @@ So the number alone does not tell whether a COMMIT without an answer was done: w
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from rowlock import JobContext, Rowlock
@@ -20,6 +23,8 @@ from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer, fresh_schema, own_server, wheel_binaries
 from tests.servers.proxy import Proxy
 from tests.stores.steps import add, end, job, new, outcome, state, take, worker
+
+RECOVERS = "automatic recovery in progress"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,13 @@ def crash(server: PostgresServer, store: Store) -> Callable[[], None]:
             server.execute("SELECT pg_current_xact_id()")
 
     return crash
+
+
+def takes_connections(server: PostgresServer) -> bool:
+    try:
+        return bool(server.execute("SELECT 1"))
+    except psycopg.OperationalError:
+        return False
 
 
 def test_a_batch_is_not_acknowledged_by_the_commit_of_another(
@@ -117,6 +129,28 @@ def test_an_operator_is_told_that_it_is_not_known(
     with pytest.raises(OutcomeUnknown):
         shaky.cancel(id)
     assert state(store, id) == "cancelled"
+
+
+def test_an_operator_is_told_so_too_if_the_server_recovers_without_a_restart(
+    shaky: Store, store: Store, proxy: Proxy, server: PostgresServer
+) -> None:
+    """As when the kernel kills one of its processes for want of memory."""
+
+    def lose_a_process() -> None:
+        store.close()
+        said = server.log.read_text().count(RECOVERS)
+        with closing(psycopg.connect(server.url)) as one:
+            os.kill(one.info.backend_pid, signal.SIGKILL)
+        eventually(lambda: server.log.read_text().count(RECOVERS) > said, 30)
+        eventually(lambda: takes_connections(server), 60)
+        for _ in range(20):
+            server.execute("SELECT pg_current_xact_id()")
+
+    (id,) = add(store)
+    proxy.drop_commit(meanwhile=lose_a_process)
+    with pytest.raises(OutcomeUnknown):
+        shaky.cancel(id)
+    assert state(store, id) == "queued"
 
 
 def test_what_was_committed_before_the_crash_is_acknowledged(

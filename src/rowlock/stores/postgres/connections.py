@@ -30,7 +30,10 @@ T = TypeVar("T")
 _MICROSECONDS = Struct("!q")
 _EPOCH_2000 = 946_684_800
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
-_STAMP = "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text"
+_STAMP = (
+    "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text, "
+    "date_part('epoch', now())"
+)
 # The queue's statements are written for their indexes, and who claims takes the first few rows of one. The
 # server cannot know how many there are, and if it guesses few it reads or sorts them all: 100,000 a claim.
 _NEVER = ("enable_seqscan", "enable_bitmapscan")
@@ -105,10 +108,11 @@ class _Seconds(Loader):
 
 
 class Stamp(NamedTuple):
-    """A transaction's number, and since when the server runs that gave it."""
+    """A transaction's number, since when the server runs that gave it, and when that was."""
 
     number: str
     server: str
+    began: float
 
 
 class Link:
