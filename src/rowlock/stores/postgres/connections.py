@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -115,6 +116,15 @@ class Stamp(NamedTuple):
     began: float
 
 
+def _has_news(line: int) -> bool:
+    """True if there is something to read, or the other end has gone."""
+    if sys.platform == "win32":  # where `select` takes any number; elsewhere none above 1023
+        return bool(select.select([line], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Link:
     """One connection with the one cursor that rowlock's own statements run on."""
 
@@ -150,8 +160,7 @@ class Link:
         """True if nothing came while nobody used it, such as the server's goodbye."""
         if time.monotonic() - self.used_at < _FRESH:
             return True
-        readable, _, _ = select.select([self.connection.fileno()], [], [], 0)
-        return not readable
+        return not _has_news(self.connection.fileno())
 
     def interrupt(self) -> None:
         """End a wait for the server in another thread, which closes the connection then."""
@@ -221,11 +230,11 @@ class Connections:
             self._forget()
         while True:
             link = self._taken()
-            if link is not None and link.is_usable():
-                return link
             try:
                 if link is None:
                     return self.open()
+                if link.is_usable():
+                    return link
                 link.close()
             except BaseException:
                 self._release()
