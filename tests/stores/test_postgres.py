@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 import pytest
 
-from rowlock import Poller, Rowlock
+from rowlock import JobContext, Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
 from rowlock.job import Ending, LogLine, Progress, Report, Want
 from rowlock.stores.address import store_for
@@ -135,6 +135,31 @@ def test_a_worker_on_a_bad_line_runs_every_job_once(
     assert proxy.dropped >= 1
     assert [job(store, id).result for id in ids] == list(range(40))
     assert set(ran.values()) == {1}
+
+
+def test_a_worker_that_is_never_idle_gives_back_a_claim_that_never_reached_it(
+    proxy: Proxy, store: PostgresStore, postgres_schema: str
+) -> None:
+    with closing(Rowlock(proxy.url(postgres_schema))) as app:
+        given_back: list[int] = []
+
+        @app.task(name="work")
+        def work(ctx: JobContext) -> None:
+            if ctx.claim > 1:
+                given_back.append(ctx.id)
+
+        def came_back() -> bool:
+            if len(added) - busy.tally.completed < 1000:
+                added.extend(add(store, 2000))
+            return bool(given_back)
+
+        added = add(store, 2000)
+        with app.worker(concurrency=1, prefetch=0).background() as busy:
+            eventually(lambda: busy.tally.completed > 20, 30)
+            proxy.drop_reply_to("facts AS MATERIALIZED")
+            eventually(came_back, 30, "the claim stays with a worker that does not know of it")
+        assert proxy.dropped == 1
+        assert len(given_back) == 1
 
 
 def test_a_poller_gives_back_a_claim_that_never_reached_it(

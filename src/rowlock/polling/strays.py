@@ -22,11 +22,21 @@ _SUSPICIOUS = 60.0  # seconds after a loss in which a commit that was still unde
 class Strays:
     """One worker's look for claims that it never received."""
 
-    def __init__(self, store: Callable[[], Store], known: Callable[[], Collection[Key]]) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        known: Callable[[], Collection[Key]],
+        asked: Callable[[], int] = lambda: 0,
+        answered: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._store = store
         self._known = known
+        self._asked = asked
+        self._answered = answered
         self._until = 0.0
-        self._seen: set[Key] = set()
+        self._seen: dict[Key, int] = {}  # and how many exchanges had begun by then
+        self._known_before: Collection[Key] = ()
+        self._answered_before = 0
 
     @property
     def suspected(self) -> bool:
@@ -36,22 +46,35 @@ class Strays:
     def suspect(self) -> None:
         """An answer was lost: there may be claims that we have not heard of."""
         self._until = math.inf
-        self._seen = set()
+        self._seen = {}
+
+    def before_look(self) -> None:
+        """Note how things stand here; call it before the store is asked what it calls ours."""
+        self._answered_before = self._answered()
+        self._known_before = self._known()
 
     def run_once(self, worker: str, held: Collection[Key]) -> int:
-        """Give back what is unknown here and was so at the last look, too; returns how many."""
+        """Give back what was unknown here at an earlier look and still is; returns how many.
+
+        A busy worker makes one exchange after the other, so that claims may be on their way at every look.
+        Those seen earlier came with an exchange that had begun by then: when that is over, they are known.
+        """
         if self._until == math.inf:  # the store answers again: from now on it can be waited for
             self._until = time.monotonic() + _SUSPICIOUS
-        unknown = set(held) - set(self._known())
-        strays, self._seen = sorted(unknown & self._seen), unknown
-        if strays:
-            titles = self._store().titles(strays)
-            self._store().exchange(
-                worker, [Outcome(id=job, claim=claim, ending=Ending.RELEASED) for job, claim in strays]
-            )
+        unknown = set(held).difference(self._known_before, self._known())
+        seen, asked = self._seen, self._asked()
+        strays = sorted(key for key in unknown if key in seen and seen[key] <= self._answered_before)
+        self._seen = {key: seen.get(key, asked) for key in unknown}
+        if not strays:
+            return 0
+        titles = dict(zip(strays, self._store().titles(strays), strict=True))
+        outcomes = [Outcome(id=job, claim=claim, ending=Ending.RELEASED) for job, claim in strays]
+        for late in self._store().exchange(worker, outcomes).lost:  # it ended while we looked
+            del titles[late.id, late.claim]
+        if titles:
             log.warning(
                 "%d claims came with an answer that was lost: given back, free of charge: %s",
-                len(strays),
-                "; ".join(titles),
+                len(titles),
+                "; ".join(titles.values()),
             )
-        return len(strays)
+        return len(titles)

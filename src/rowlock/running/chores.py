@@ -27,14 +27,16 @@ class Chores:
     def run_once(self) -> None:
         """Write what runs have said, hear who is to be cancelled and what is asked."""
         worker = self._worker
-        suspected = worker.strays.suspected and not worker.exchanging
+        suspected = worker.strays.suspected
         if not worker.hand.runs and not suspected:
             return
         self._report()
         store = worker.store
+        if suspected:
+            worker.strays.before_look()
         held = store.held(worker.id)
         worker.hand.cancelled((job, claim) for job, claim, cancelled in held if cancelled)
-        if suspected and not worker.exchanging:
+        if suspected:
             worker.strays.run_once(worker.id, [(job, claim) for job, claim, _ in held])
         self._answer()
         self._tell()

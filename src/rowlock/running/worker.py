@@ -112,8 +112,10 @@ class Worker:
         self.poller = Poller(
             app, strategy=strategy, poll_interval=poll_interval, queues=self._queues, presence=self._presence
         )
-        self.strays = self.poller.strays = Strays(lambda: app.store, self._known)
-        self.exchanging = False  # claims may be on their way that are in no list of ours yet
+        self._asked = self._answered = 0  # exchanges; between the two, claims are on their way to our lists
+        self.strays = self.poller.strays = Strays(
+            lambda: app.store, self._known, asked=lambda: self._asked, answered=lambda: self._answered
+        )
         self._probation = Probation(app.store)
         self._trouble = Trouble()
         self._stop = self._stop_now = self._show_stacks = False
@@ -256,14 +258,14 @@ class Worker:
             if not writes and not (wanted and hand.is_short()):
                 self._finisher.delivered(())
                 return hand.time_to_next_deadline(_SOON if asleep else _LOOK_AROUND)
-            self.exchanging, strategy = True, self.strategy
+            self._asked, strategy = self._asked + 1, self.strategy
             got = self.poller.exchange(
                 *(wanted, batch.outcomes, batch.reports, batch.minutes),
                 alone=alone,
                 quick=hand.quick_tasks() if wanted > 1 else (),
             )
         except WorkerGone:
-            self.exchanging = False
+            self._answered = self._asked
             self._presence.declared_dead(self.id)
             return 0.0
         except StoreError as error:
@@ -271,7 +273,7 @@ class Worker:
                 raise  # it has nothing to lose yet, and this does not pass
             if isinstance(error, StoreBusy):
                 self.poller.count_busy()
-            self.exchanging = False
+            self._answered = self._asked
             return self._trouble.met(error)
         self._trouble.over()
         hand.learn(batch.outcomes)
@@ -279,7 +281,7 @@ class Worker:
         if alone and wanted:
             self._probation.took(got.claims)
         self._take(got, wanted, still_in_order=self.strategy == strategy)
-        self.exchanging = False
+        self._answered = self._asked
         if len(got.claims) >= wanted:
             return 0.0 if hand.is_short() else hand.time_to_next_deadline(_LOOK_AROUND)
         idle = self.poller.idle_wait()

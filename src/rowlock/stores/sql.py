@@ -93,7 +93,12 @@ class SqlStore(ABC):
         """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
     def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
-        self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange
+        self,
+        tx: Session,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        not_written: Sequence[Outcome],
+        claims: Sequence[Claim],
     ) -> None:
         """Note by what it can be seen later that this exchange was committed, should nobody say so."""
 
@@ -114,9 +119,9 @@ class SqlStore(ABC):
             return Exchange()  # a read told it: an empty queue costs no write transaction
         with self._write(now) as tx:
             write_reports(tx, reports)
-            lost = self._finish(tx, worker, outcomes)
+            lost = not_written = self._finish(tx, worker, outcomes)
             if again:
-                lost = [outcome for outcome in lost if not was_written(tx, outcome)]
+                lost = [outcome for outcome in not_written if not was_written(tx, outcome)]
             if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
                 self._hint(tx)
             if minutes:
@@ -134,7 +139,7 @@ class SqlStore(ABC):
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             last = claims[-1].queue if claims else (want.after if want else "")
             got = Exchange(without_expired(tx, worker, claims), lost, last)
-            self._leave_trace(tx, worker, outcomes, got)
+            self._leave_trace(tx, worker, outcomes, not_written, got.claims)
             return got
 
     def _finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:

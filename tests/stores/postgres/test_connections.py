@@ -113,6 +113,22 @@ def test_a_connection_that_the_server_closed_is_replaced_without_a_word(
     assert store.beat(who, "FIFO")
 
 
+def test_a_program_with_very_many_open_files_can_look_at_its_connections(
+    store: PostgresStore, careful: None
+) -> None:
+    """`select` knows no number above 1023."""
+    if os.sysconf("SC_OPEN_MAX") < 1500:
+        pytest.skip("this user may not open that many files")
+    store.connections.close()
+    with ExitStack() as opened:
+        for _ in range(1100):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        ids = [*add(store), *add(store)]
+        with store.connections.borrowed() as link:
+            assert link.connection.fileno() > 1023
+    assert [found.id for found in store.find()] == ids[::-1]
+
+
 def test_an_enqueue_is_made_although_the_connection_was_lost_a_moment_ago(
     postgres: PostgresServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

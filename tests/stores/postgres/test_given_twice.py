@@ -5,14 +5,17 @@ So the number alone does not tell whether a COMMIT without an answer was done: w
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from rowlock import JobContext, Rowlock
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.job import Ending
+from rowlock.job import Ending, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from tests.chaos.database import effects_table, make_effects, rows
@@ -20,6 +23,8 @@ from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer, fresh_schema, own_server, wheel_binaries
 from tests.servers.proxy import Proxy
 from tests.stores.steps import add, end, job, new, outcome, state, take, worker
+
+RECOVERS = "automatic recovery in progress"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,13 @@ def crash(server: PostgresServer, store: Store) -> Callable[[], None]:
             server.execute("SELECT pg_current_xact_id()")
 
     return crash
+
+
+def takes_connections(server: PostgresServer) -> bool:
+    try:
+        return bool(server.execute("SELECT 1"))
+    except psycopg.OperationalError:
+        return False
 
 
 def test_a_batch_is_not_acknowledged_by_the_commit_of_another(
@@ -119,6 +131,28 @@ def test_an_operator_is_told_that_it_is_not_known(
     assert state(store, id) == "cancelled"
 
 
+def test_an_operator_is_told_so_too_if_the_server_recovers_without_a_restart(
+    shaky: Store, store: Store, proxy: Proxy, server: PostgresServer
+) -> None:
+    """As when the kernel kills one of its processes for want of memory."""
+
+    def lose_a_process() -> None:
+        store.close()
+        said = server.log.read_text().count(RECOVERS)
+        with closing(psycopg.connect(server.url)) as one:
+            os.kill(one.info.backend_pid, signal.SIGKILL)
+        eventually(lambda: server.log.read_text().count(RECOVERS) > said, 30)
+        eventually(lambda: takes_connections(server), 60)
+        for _ in range(20):
+            server.execute("SELECT pg_current_xact_id()")
+
+    (id,) = add(store)
+    proxy.drop_commit(meanwhile=lose_a_process)
+    with pytest.raises(OutcomeUnknown):
+        shaky.cancel(id)
+    assert state(store, id) == "queued"
+
+
 def test_what_was_committed_before_the_crash_is_acknowledged(
     shaky: Store, store: Store, proxy: Proxy
 ) -> None:
@@ -154,3 +188,17 @@ def test_a_tasks_rows_are_not_believed_to_be_there_by_the_commit_of_another(
         claim = app.job(job.id).claim
     assert claim > 1
     assert rows(url, "SELECT job, claim FROM effects") == [(job.id, claim)]
+
+
+def test_claims_are_not_believed_because_an_outcome_was_written_earlier(
+    shaky: Store, store: Store, proxy: Proxy, crash: Callable[[], None]
+) -> None:
+    who = worker(store)
+    add(store, 3)
+    (first,) = take(store, who)
+    done = outcome(first, Ending.COMPLETED)
+    assert store.exchange(who, [done]).lost == []  # and the answer was lost: it is given again
+    proxy.drop_commit(meanwhile=crash)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        shaky.exchange(who, [done], Want(count=2), again=True)
+    assert store.held(who) == []

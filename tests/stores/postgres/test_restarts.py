@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,12 +16,17 @@ from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.task import Task
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
+from tests.stores.postgres.account import account
 
+# On two busy cores a server took 8 s to recover, and three crashes a minute.
+pytestmark = pytest.mark.timeout(400)
 A_BATCH = 30  # more than the store writes in one statement, so that it is a COPY
+log = logging.getLogger(__name__)
 
 
 @pytest.fixture
-def app(own_postgres: PostgresServer) -> Iterator[Rowlock]:
+def app(own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture) -> Iterator[Rowlock]:
+    caplog.set_level(logging.DEBUG, logger="rowlock")  # shown if the test fails
     with closing(Rowlock(own_postgres.url, poll_interval=0.5)) as made:
         yield made
 
@@ -30,7 +36,7 @@ def grows(*lists: list[Any], by: int) -> None:
     before = [len(one) for one in lists]
     eventually(
         lambda: all(len(one) >= count + by for one, count in zip(lists, before, strict=True)),
-        30,
+        60,
         f"it does not go on: {before}",
     )
 
@@ -74,6 +80,19 @@ class Load:
                 return
 
 
+@contextmanager
+def told_if_it_fails(server: PostgresServer, load: Load, runs: list[tuple[int, int]]) -> Iterator[None]:
+    """What breaks once in a hundred runs, and only under load, has to say all that is known at once."""
+    try:
+        yield
+    except BaseException:
+        log.error(  # noqa: TRY400 - pytest shows the exception
+            "%d acknowledged, %d refused, %d unknown, %d runs\n%s",
+            *(len(load.ids), load.refused, load.unknown, len(runs), account(server, load.ids, runs)),
+        )
+        raise
+
+
 def states(server: PostgresServer) -> dict[int, str]:
     """All jobs by id, asked without the connections under test."""
     return dict(server.execute("SELECT id, state FROM rowlock_jobs"))
@@ -108,21 +127,22 @@ def test_crashes_of_the_server_lose_nothing_and_run_nothing_twice(
     def one() -> list[int]:
         return [note.enqueue(1).id]
 
-    with app.worker(concurrency=4).background():
-        with load.by(one, one):
-            for _ in range(crashes):
-                grows(load.ids, runs, by=20)
-                own_postgres.restart("immediate")
-        last = note.enqueue(2)
-        eventually(lambda: last.id in [id for id, _ in runs], 30, "the worker does not go on")
-        all_done(own_postgres)
-    found = states(own_postgres)
-    assert [id for id in load.ids if found.get(id) != "completed"] == []
-    assert len(set(load.ids)) == len(load.ids)
-    assert [run for run, times in Counter(runs).items() if times > 1] == []
-    assert {id for id, _ in runs} >= set(load.ids)
-    # A job that nobody was told of may be there only if it was said that nobody knows.
-    assert len(found) - len(load.ids) - 1 <= load.unknown
+    with told_if_it_fails(own_postgres, load, runs):
+        with app.worker(concurrency=4).background():
+            with load.by(one, one):
+                for _ in range(crashes):
+                    grows(load.ids, runs, by=20)
+                    own_postgres.restart("immediate")
+            last = note.enqueue(2)
+            eventually(lambda: last.id in [id for id, _ in runs], 60, "the worker does not go on")
+            all_done(own_postgres)
+        found = states(own_postgres)
+        assert [id for id in load.ids if found.get(id) != "completed"] == []
+        assert len(set(load.ids)) == len(load.ids)
+        assert [run for run, times in Counter(runs).items() if times > 1] == []
+        assert {id for id, _ in runs} >= set(load.ids)
+        # A job that nobody was told of may be there only if it was said that nobody knows.
+        assert len(found) - len(load.ids) - 1 <= load.unknown
 
 
 def test_a_batch_is_whole_or_not_there_when_the_server_crashes(

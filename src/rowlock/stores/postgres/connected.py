@@ -233,7 +233,7 @@ def _fate(db: PostgresSession, stamp: Stamp, witness: Witness | None) -> Fate | 
     "committed" may be said of somebody else's. What the transaction wrote is the witness of its own.
     """
     try:
-        status, server = db.row("transaction_status", number=stamp.number)
+        status, server, recovered = db.row("transaction_status", number=stamp.number, at=stamp.began)
     except psycopg.errors.InvalidParameterValue:  # a number that is not given yet: this server has crashed
         return Fate.UNDONE
     if status == "in progress" and server == stamp.server:
@@ -242,4 +242,4 @@ def _fate(db: PostgresSession, stamp: Stamp, witness: Witness | None) -> Fate | 
         return Fate.UNDONE
     if witness is not None:
         return Fate.COMMITTED if witness(db) else Fate.UNDONE
-    return Fate.COMMITTED if server == stamp.server else Fate.UNKNOWN
+    return Fate.COMMITTED if server == stamp.server and not recovered else Fate.UNKNOWN

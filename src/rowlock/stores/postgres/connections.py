@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -30,7 +31,10 @@ T = TypeVar("T")
 _MICROSECONDS = Struct("!q")
 _EPOCH_2000 = 946_684_800
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
-_STAMP = "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text"
+_STAMP = (
+    "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text, "
+    "date_part('epoch', now())"
+)
 # The queue's statements are written for their indexes, and who claims takes the first few rows of one. The
 # server cannot know how many there are, and if it guesses few it reads or sorts them all: 100,000 a claim.
 _NEVER = ("enable_seqscan", "enable_bitmapscan")
@@ -105,10 +109,20 @@ class _Seconds(Loader):
 
 
 class Stamp(NamedTuple):
-    """A transaction's number, and since when the server runs that gave it."""
+    """A transaction's number, since when the server runs that gave it, and when that was."""
 
     number: str
     server: str
+    began: float
+
+
+def _has_news(line: int) -> bool:
+    """True if there is something to read, or the other end has gone."""
+    if sys.platform == "win32":  # where `select` takes any number; elsewhere none above 1023
+        return bool(select.select([line], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Link:
@@ -146,8 +160,7 @@ class Link:
         """True if nothing came while nobody used it, such as the server's goodbye."""
         if time.monotonic() - self.used_at < _FRESH:
             return True
-        readable, _, _ = select.select([self.connection.fileno()], [], [], 0)
-        return not readable
+        return not _has_news(self.connection.fileno())
 
     def interrupt(self) -> None:
         """End a wait for the server in another thread, which closes the connection then."""
@@ -217,11 +230,11 @@ class Connections:
             self._forget()
         while True:
             link = self._taken()
-            if link is not None and link.is_usable():
-                return link
             try:
                 if link is None:
                     return self.open()
+                if link.is_usable():
+                    return link
                 link.close()
             except BaseException:
                 self._release()

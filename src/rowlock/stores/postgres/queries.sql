@@ -97,10 +97,14 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = :name AND datname = current_database() AND usename = session_user
 
 -- name: transaction_number
-SELECT CAST(pg_current_xact_id() AS text), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
+SELECT CAST(pg_current_xact_id() AS text), CAST(date_part('epoch', pg_postmaster_start_time()) AS text),
+       date_part('epoch', now())
 
+-- A server that lost one of its processes recovers as after a crash, but goes on as the same server: all that shows is
+-- that its statistics begin anew.
 -- name: transaction_status
-SELECT pg_xact_status(CAST(:number AS xid8)), CAST(date_part('epoch', pg_postmaster_start_time()) AS text)
+SELECT pg_xact_status(CAST(:number AS xid8)), CAST(date_part('epoch', pg_postmaster_start_time()) AS text),
+       coalesce((SELECT stats_reset FROM pg_stat_bgwriter) >= :at, false)
 
 -- name: created_at
 SELECT created_at FROM rowlock_jobs WHERE id = :id

@@ -130,16 +130,26 @@ class PostgresStore(ConnectedStore):
     def at_once(self, now: float | None = None) -> AbstractContextManager[PostgresSession] | None:
         return None if self.address.pooled else self._read(now)
 
-    def _leave_trace(self, tx: Session, worker: str, outcomes: Sequence[Outcome], got: Exchange) -> None:
-        """One outcome or claim is enough: they are all written, or none."""
-        written = next((outcome for outcome in outcomes if outcome not in got.lost), None)
-        if written is not None:
-            cast("PostgresSession", tx).witness = lambda db: took_effect(db, written)
-        elif got.claims:
-            first = got.claims[0]
+    def _leave_trace(
+        self,
+        tx: Session,
+        worker: str,
+        outcomes: Sequence[Outcome],
+        not_written: Sequence[Outcome],
+        claims: Sequence[Claim],
+    ) -> None:
+        """One claim or outcome is enough: they are all written, or none.
+
+        Not an outcome that was there before, when it is given again: it says nothing about this transaction.
+        """
+        written = next((outcome for outcome in outcomes if outcome not in not_written), None)
+        if claims:
+            first = claims[0]
             cast("PostgresSession", tx).witness = lambda db: any(
                 (job, claim) == (first.id, first.claim) for job, claim, _ in db.rows("held", worker=worker)
             )
+        elif written is not None:
+            cast("PostgresSession", tx).witness = lambda db: took_effect(db, written)
 
     @staticmethod
     def _unknown(error: StoreUnreachable) -> StoreUnreachable:
