@@ -16,47 +16,46 @@ from tests.eventually import eventually
 from tests.stores.steps import add, take, worker
 from tests.test_strategies import claim
 
-QUICK, SLOW = 0.001, math.inf
 
-
-def run(cost: float, alone: int = 0) -> Run:
+def run(alone: int = 0) -> Run:
     held = claim(1, 0, alone=alone)
-    return Run(held, None, JobContext(held, None), cost)
+    return Run(held, None, JobContext(held, None))
 
 
-@pytest.fixture
-def view(app: Rowlock) -> Probation:
-    """Of a worker that has just brought back a dead one's job."""
+def after_a_rescue(app: Rowlock, soon_over: bool) -> Probation:
+    """The view of a worker that has just brought back a dead one's job."""
     add(app.store)
     take(app.store, worker(app.store, "dead", lease=0.0))
     late = worker(app.store, "late")
     assert eventually(lambda: app.store.rescue(late, careful_age=60.0).workers) == ["dead"]
-    made = Probation(app.store)
+    made = Probation(app.store, lambda: soon_over)
     made.look()
     return made
 
 
-def test_a_worker_with_quick_jobs_claims_nothing_until_they_are_done(view: Probation) -> None:
-    assert view.blocks([run(QUICK), run(QUICK)])
-    assert not view.may_start([run(QUICK)])
+def test_a_worker_with_quick_jobs_claims_nothing_until_they_are_done(app: Rowlock) -> None:
+    view = after_a_rescue(app, soon_over=True)
+    assert view.blocks([run(), run()])
+    assert not view.may_start([run()])
     assert view.may_start([])
 
 
-def test_a_worker_with_a_slow_job_goes_on(view: Probation) -> None:
-    assert not view.blocks([run(QUICK), run(SLOW)])
+def test_a_worker_with_a_slow_job_goes_on(app: Rowlock) -> None:
+    assert not after_a_rescue(app, soon_over=False).blocks([run()])
 
 
-def test_it_makes_way_only_for_what_is_next_in_line(view: Probation) -> None:
+def test_it_makes_way_only_for_what_is_next_in_line(app: Rowlock) -> None:
+    view = after_a_rescue(app, soon_over=True)
     view.took([claim(1, 0, alone=1)])
-    assert view.blocks([run(QUICK)])
+    assert view.blocks([run()])
     view.took([claim(1, 0)])  # others come first, or the queue is paused
-    assert not view.blocks([run(QUICK)])
+    assert not view.blocks([run()])
 
 
 def test_while_one_runs_nothing_else_is_claimed(app: Rowlock) -> None:
-    view = Probation(app.store)
-    assert view.blocks([run(SLOW, alone=1)])
-    assert not view.blocks([run(SLOW)])
+    view = Probation(app.store, lambda: False)
+    assert view.blocks([run(alone=1)])
+    assert not view.blocks([run()])
 
 
 def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(

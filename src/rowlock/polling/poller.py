@@ -276,8 +276,9 @@ class Poller:
                 self.polls_successful += 1
                 self.consecutive_empty = 0
                 self._last_queue = got.last_queue
-                if self._wake is not None:
-                    self._wake.claimed(all_places_taken=len(got.claims) >= count)
+                if self._wake is not None:  # one that runs alone leaves no place for more
+                    full = len(got.claims) >= count or got.claims[0].alone > 0
+                    self._wake.claimed(all_places_taken=full)
             else:
                 self.polls_empty += 1
                 self.consecutive_empty += 1

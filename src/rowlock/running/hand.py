@@ -96,6 +96,12 @@ class Hand:
             one.prefetch.is_short(one.slow, one.quick) for one in self._stations.values()
         )
 
+    def soon_over(self) -> bool:
+        """True if all that is in hand is quick, by experience."""
+        return all(
+            run.claim.task in self._stations[run.place].prefetch.quick for run in list(self.runs.values())
+        )
+
     def quick_tasks(self) -> tuple[str, ...]:
         """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
         return tuple(

@@ -5,23 +5,23 @@ Decides only; the store knows such jobs by their `alone` seconds, the worker doe
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rowlock.job import Claim
 from rowlock.running.pools.base import Run
 from rowlock.stores.base import Store
 
 _PATIENCE = 10.0  # seconds that such a job waits for an idle worker before it takes a busy one
-_LOOK_EVERY = 1.0
+_LOOK_EVERY = 0.25
 
 
 class Probation:
     """One worker's view: may it claim now, and may it claim such a job?"""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, soon_over: Callable[[], bool]) -> None:
         self._store = store
+        self._soon_over = soon_over
         self._looked_at = 0.0
         self._waiting_since: float | None = None
         self._makes_way = False
@@ -34,8 +34,8 @@ class Probation:
             for run in runs
         ):
             return True
-        # Quick runs are over soon: then such a job has its turn, and need not wait for an idle worker.
-        return self._makes_way and bool(runs) and all(run.cost < math.inf for run in runs)
+        # What is over soon is waited for: then such a job has its turn, and need not find an idle worker.
+        return self._makes_way and bool(runs) and self._soon_over()
 
     def may_start(self, runs: Sequence[Run]) -> bool:
         """True if such a job may be claimed: nothing else is at stake here, or it has waited too long."""

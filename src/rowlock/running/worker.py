@@ -116,7 +116,7 @@ class Worker:
         self.strays = self.poller.strays = Strays(
             lambda: app.store, self._known, asked=lambda: self._asked, answered=lambda: self._answered
         )
-        self._probation = Probation(app.store)
+        self._probation = Probation(app.store, self._soon_over)
         self._trouble = Trouble()
         self._stop = self._stop_now = self._show_stacks = False
         self._stop_at: float | None = None
@@ -429,6 +429,9 @@ class Worker:
 
     def _lose_claims(self) -> None:
         self._hand.lose()
+
+    def _soon_over(self) -> bool:
+        return self._hand.soon_over()
 
     def _running(self) -> list[str]:
         return self._hand.tasks()
