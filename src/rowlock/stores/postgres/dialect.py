@@ -99,6 +99,8 @@ _PLAIN = {
     "order": "position",
     "turn": "{turn_all}",
     "done": "",
+    "ended": "NULL",
+    "or_alone": "",
     "awake": "",
     "started": "{started_if_slow}",
 }
@@ -127,6 +129,8 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
         "queue": ":queue" if named else "{next_in_turn}",
         "turn": "{turn_named}" if named else "{turn_all}",
         "done": f"{{done_{done}}}",
+        "ended": f"{{ended_{done}}}",
+        "or_alone": "{or_alone_waits}" if many else "",
         "awake": "{got_up}" if asleep else "",
         "started": "{started_if_slow}" if many else "{now}",
     }

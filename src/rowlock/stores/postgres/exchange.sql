@@ -1,23 +1,25 @@
 -- The whole of a usual cycle in one statement and one round trip: completed runs go back, new claims come.
 -- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {order} (of the
 -- strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps).
--- What is not usual (a queue that is paused or has a strategy of its own, a job that has to run alone) claims nothing
--- here: the statement says `special`, and it is done step by step.
+-- What is not usual (a queue that is paused or has a strategy of its own; for many jobs also one that has to run alone)
+-- claims nothing here: the statement says `special`, and it is done step by step. Each thing asked costs 10 us.
 
 -- fragment: facts
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
-           EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL)
-           OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0) AS special)
+           EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL){or_alone} AS special)
+
+-- fragment: or_alone_waits
+ OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0)
 
 -- A row that says how it stands, with the ids that were finished, and a row for each claim. Both as JSON text: to read
 -- the columns one by one took 13 us per claim, this takes 7.
 -- fragment: answer
-SELECT alive, special, CAST((SELECT json_agg(id) FROM done) AS text) AS text FROM facts
+SELECT alive, special, {ended} AS text FROM facts
 UNION ALL
 SELECT NULL, NULL, text FROM taken
 
--- One job from one queue.
+-- One job from one queue, also one that has to run alone, if `alone` says for how long at most.
 -- name: exchange_one
 WITH done AS ({done}),
 {facts},
@@ -25,7 +27,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = {queue} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+        WHERE {queued} AND queue = {queue} AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
         ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -39,10 +41,10 @@ taken AS (
     {taking}
     WHERE j.id = coalesce(
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND queue > :after AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND queue > :after AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND (alone > 0) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -68,7 +70,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > 0) IS NOT TRUE
+        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > :alone) IS NOT TRUE
           AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
           AND (SELECT alive AND NOT special FROM facts)
         ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -121,6 +123,13 @@ coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :aft
     WHERE id = ANY (CAST((SELECT ids FROM given) AS bigint[]))
       AND claim = (SELECT claims FROM given)[width_bucket(id, (SELECT ids FROM given))] AND {running}
     RETURNING id
+
+-- fragment: ended_one
+(SELECT '[' || id || ']' FROM done)
+
+-- An aggregate takes 20 us, also of one.
+-- fragment: ended_many
+CAST((SELECT json_agg(id) FROM done) AS text)
 
 -- name: finish_one
 {done_one}

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rowlock.job import Claim, Outcome, Want
+from rowlock.stores.claiming import LONGEST_ALONE
 from rowlock.stores.postgres.dialect import DRAWN, exchange
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
@@ -104,7 +105,7 @@ def question(
     values = {
         "worker": worker,
         "count": want.count,
-        "alone": int(want.alone),
+        "alone": LONGEST_ALONE if want.alone else 0,
         "after": want.after,
         "queue": names[0] if names else None,
         "names": names,
