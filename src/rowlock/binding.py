@@ -73,9 +73,10 @@ class Binding:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name; raises `TypeError` as the call itself would."""
         if self._plain and len(args) <= len(self._positional):
-            bound = dict(zip(self._positional, args))  # noqa: B905 - fewer args than names is usual
-            if not (bound.keys() & kwargs.keys()):
-                bound.update(kwargs)
+            bound = dict(zip(self._positional, args), **kwargs)  # noqa: B905 - fewer args than names is usual
+            if len(bound) == len(args) + len(kwargs):  # none was given twice
+                if bound.keys() == self._parameters.keys():
+                    return bound
                 if bound.keys() <= self._parameters.keys() and self._required <= bound.keys():
                     return bound
         try:
