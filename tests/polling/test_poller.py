@@ -238,6 +238,28 @@ def test_a_database_that_is_busy_when_a_job_ends_gets_its_outcome_later(tmp_path
     app.close()
 
 
+def test_a_disk_that_cannot_be_written_when_a_job_ends_gets_its_outcome_later(tmp_path: Path) -> None:
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db")
+    poller = Poller(app)
+    id = enqueue(app)
+
+    def writable(yes: bool) -> None:
+        with app.store.connections.borrowed() as connection:  # type: ignore[attr-defined]
+            connection.execute(f"PRAGMA query_only = {'OFF' if yes else 'ON'}")
+
+    def spoil(claim: Any) -> str:
+        writable(False)
+        return "done"
+
+    assert poller.poll_once(spoil)
+    assert app.job(id).state == "running"
+    assert not poller.poll_once(spoil)
+    writable(True)
+    poller.close()
+    assert app.result(id, timeout=0) == "done"
+    app.close()
+
+
 def test_the_strategy_can_be_changed_between_polls(app: Rowlock, poller: Poller) -> None:
     first, second, third = enqueue(app), enqueue(app, priority=9), enqueue(app)
     order = []

@@ -28,7 +28,7 @@ def after_a_rescue(app: Rowlock, soon_over: bool) -> Probation:
     take(app.store, worker(app.store, "dead", lease=0.0))
     late = worker(app.store, "late")
     assert eventually(lambda: app.store.rescue(late, careful_age=60.0).workers) == ["dead"]
-    made = Probation(app.store, lambda: soon_over)
+    made = Probation(app.store, (), lambda: soon_over)
     made.look()
     return made
 
@@ -52,10 +52,40 @@ def test_it_makes_way_only_for_what_is_next_in_line(app: Rowlock) -> None:
     assert not view.blocks([run()])
 
 
+def test_runs_that_are_lost_hold_up_nothing(app: Rowlock) -> None:
+    view = after_a_rescue(app, soon_over=True)
+    lost = run()
+    lost.context.lost = True
+    assert view.may_start([lost])
+    assert not view.blocks([lost])
+
+
 def test_while_one_runs_nothing_else_is_claimed(app: Rowlock) -> None:
-    view = Probation(app.store, lambda: False)
+    view = Probation(app.store, (), lambda: False)
     assert view.blocks([run(alone=1)])
     assert not view.blocks([run()])
+
+
+def test_a_quick_task_that_hangs_for_once_does_not_keep_others_from_being_claimed(app: Rowlock) -> None:
+    """Only the job that has to run alone waits for it."""
+    hangs, on = threading.Event(), threading.Event()
+
+    @app.task
+    def work(hang: bool = False) -> None:
+        if hang:
+            hangs.set()
+            on.wait(30)
+
+    with app.worker(concurrency=2, queues=("default", "elsewhere")).background():
+        first = list(work.enqueue_many([{}] * 50))
+        eventually(lambda: app.job(first[-1]).state is State.COMPLETED)
+        work.enqueue(hang=True)
+        assert hangs.wait(10)
+        add(app.store, queue="elsewhere")
+        take(app.store, worker(app.store, "dead", lease=0.0), queues=("elsewhere",))
+        more = list(work.enqueue_many([{}] * 20))
+        eventually(lambda: {app.job(id).state for id in more} == {State.COMPLETED})
+        on.set()
 
 
 def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(

@@ -64,8 +64,8 @@ class Expected:
 
     @property
     def was_spared(self) -> bool:
-        """True if it waited when its worker died, and has not been charged for a death since."""
-        return self.deaths > 0 == self.charged_deaths
+        """True if it waited when its worker died, and has neither ended nor been charged since."""
+        return self.is_suspect and self.deaths > 0 == self.charged_deaths
 
     def orphaned(self, late: bool = False) -> None:
         """Its worker was declared dead; with `late` it is charged for a death that it was spared, too."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnreachable, WorkerGone
+from rowlock.errors import TRANSIENT, ConfigurationError, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
 from rowlock.options import check_name
 from rowlock.polling.held import HeldClaim
@@ -155,7 +155,7 @@ class Poller:
         """Claim and hand over at most one job: returning completes it, raising fails it. Never sleeps."""
         try:
             claim = self._claim(self._settle_or_owe)
-        except StoreUnreachable as error:
+        except TRANSIENT as error:
             self.count_busy()
             self._complain(error)
             claim = None
@@ -351,7 +351,7 @@ class Poller:
         """Settle now, or with the next exchange if the database is busy: never a crash."""
         try:
             return self._settle(outcome)
-        except (StoreBusy, StoreUnreachable) as error:
+        except TRANSIENT as error:
             self._owed.append(outcome)
             self._unsure = True
             self._complain(error)

@@ -68,7 +68,8 @@ class Finisher:
     @property
     def keys(self) -> set[tuple[int, int]]:
         """The claims whose outcomes are not durable yet."""
-        retried = self._retry.outcomes if self._retry else ()
+        batch = self._retry  # another thread may be about to take it away
+        retried = batch.outcomes if batch else ()
         return {(one.id, one.claim) for one in (*retried, *(outcome for outcome, _ in list(self._outcomes)))}
 
     def take(self, worker: str, flush: bool = False) -> Batch:

@@ -97,9 +97,12 @@ class Hand:
         )
 
     def soon_over(self) -> bool:
-        """True if all that is in hand is quick, by experience."""
+        """True if all that is in hand is quick, by experience, and none takes longer than that this time."""
+        since = time.monotonic() - _LONGEST_IN_LINE
         return all(
-            run.claim.task in self._stations[run.place].prefetch.quick for run in list(self.runs.values())
+            run.started > since and run.claim.task in self._stations[run.place].prefetch.quick
+            for run in list(self.runs.values())
+            if not run.context.lost
         )
 
     def quick_tasks(self) -> tuple[str, ...]:

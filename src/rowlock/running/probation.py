@@ -19,8 +19,9 @@ _LOOK_EVERY = 0.25
 class Probation:
     """One worker's view: may it claim now, and may it claim such a job?"""
 
-    def __init__(self, store: Store, soon_over: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, queues: Sequence[str], soon_over: Callable[[], bool]) -> None:
         self._store = store
+        self._queues = queues
         self._soon_over = soon_over
         self._looked_at = 0.0
         self._waiting_since: float | None = None
@@ -35,12 +36,11 @@ class Probation:
         ):
             return True
         # What is over soon is waited for: then such a job has its turn, and need not find an idle worker.
-        return self._makes_way and bool(runs) and self._soon_over()
+        return self._makes_way and not _is_free(runs) and self._soon_over()
 
     def may_start(self, runs: Sequence[Run]) -> bool:
         """True if such a job may be claimed: nothing else is at stake here, or it has waited too long."""
-        # Lost ones belong to others already: a death of this process would not charge them.
-        if all(run.context.lost for run in runs):
+        if _is_free(runs):
             self._waiting_since = None
             return True
         if time.monotonic() - self._looked_at >= _LOOK_EVERY:
@@ -50,7 +50,7 @@ class Probation:
     def look(self) -> None:
         """See whether such a job waits: now and then, and when a dead worker's jobs have just come back."""
         self._looked_at = moment = time.monotonic()
-        self._makes_way = self._store.alone_waiting()
+        self._makes_way = self._store.alone_waiting(self._queues)
         if not self._makes_way:
             self._waiting_since = None
         elif self._waiting_since is None:
@@ -59,3 +59,8 @@ class Probation:
     def took(self, claims: Sequence[Claim]) -> None:
         """These were claimed when such a job might have been: if none is, others come before it for now."""
         self._makes_way = any(claim.alone for claim in claims)
+
+
+def _is_free(runs: Sequence[Run]) -> bool:
+    """Lost ones belong to others already: a death of this process would not charge them."""
+    return all(run.context.lost for run in runs)

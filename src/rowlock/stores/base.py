@@ -260,8 +260,8 @@ class Store(Protocol):
         """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
         ...
 
-    def alone_waiting(self) -> bool:
-        """True if a job that has to be claimed alone is queued."""
+    def alone_waiting(self, queues: Sequence[str]) -> bool:
+        """True if a job that has to be claimed alone waits in one of these queues; none given: in any."""
         ...
 
     # -- operators -------------------------------------------------------------------------------

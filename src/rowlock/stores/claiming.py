@@ -120,6 +120,14 @@ def take(
     return claims
 
 
+def last_served(claims: Sequence[Claim], want: Want, has_alone: bool) -> str:
+    """The queue after which the next claim begins."""
+    if not claims:
+        return want.after
+    # A job that has to run alone is only looked for in the first queue: each has to be that one in its turn.
+    return claims[0 if has_alone else -1].queue
+
+
 def queues_in_turn(
     db: Session, want: Want, settings: list[Any], next_queue: str | None = None
 ) -> Iterator[str]:

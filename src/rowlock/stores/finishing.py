@@ -172,11 +172,11 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     tx.run("bury_worker", worker=worker)
     steps: list[Step] = []
     fates: list[State] = []
-    for job, claim, failures, budget, started_at, cancel_requested_at, task in tx.rows(
+    for job, claim, failures, budget, started_at, cancel_requested_at, task, alone in tx.rows(
         "held_by", worker=worker
     ):
         deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)
-        was_spared = deaths > 0 == charged
+        was_spared = alone > 0 and deaths > 0 == charged  # one that has ended since has shown that it can
         charge = 0 if started_at is None else 2 if was_spared else 1
         attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
         error = None

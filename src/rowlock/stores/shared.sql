@@ -138,7 +138,7 @@ SELECT info FROM rowlock_workers WHERE id = :worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 
 -- name: held_by
-SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, alone
 FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 
 -- name: bury_worker
@@ -229,7 +229,10 @@ SET state = 'failed', finished_at = {now}, error_kind = 'overdue', error = :erro
 WHERE id = :id AND claim = :claim AND state IN ('queued', 'running') AND due_at < {now-age}
 
 -- name: alone_waiting
-SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' LIMIT 1
+SELECT 1 FROM rowlock_jobs
+WHERE alone > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues}))
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+LIMIT 1
 
 -- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
 -- name: prune_page

@@ -15,7 +15,7 @@ import msgspec
 from rowlock.errors import JobNotFound, WorkerGone, WrongState
 from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.claiming import queues_in_turn, take
+from rowlock.stores.claiming import last_served, queues_in_turn, take
 from rowlock.stores.finishing import (
     Step,
     add_history,
@@ -127,6 +127,7 @@ class SqlStore(ABC):
             if minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
+            has_alone = False
             if want and want.count > 0:
                 alive, has_settings, has_alone, next_queue = tx.row(
                     "claim_facts", worker=worker, after=want.after
@@ -137,7 +138,7 @@ class SqlStore(ABC):
                     self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            last = claims[-1].queue if claims else (want.after if want else "")
+            last = last_served(claims, want, has_alone) if want else ""
             got = Exchange(without_expired(tx, worker, claims), lost, last)
             self._leave_trace(tx, worker, outcomes, not_written, got.claims)
             return got
@@ -312,9 +313,9 @@ class SqlStore(ABC):
             tx.run("prune_workers", age=age, most=_SIDE_ROWS)
             tx.run("prune_minutes", minute=int((tx.now - age) // 60), most=_SIDE_ROWS)
 
-    def alone_waiting(self) -> bool:
+    def alone_waiting(self, queues: Sequence[str]) -> bool:
         with self._read() as db:
-            return db.row("alone_waiting") is not None
+            return db.row("alone_waiting", all=int(not queues), queues=_json(queues)) is not None
 
     # -- operators -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rowlock.job import Ending
+from rowlock.job import Ending, Want
 from rowlock.stores.base import Store
 from tests.stores.steps import add, end, events, job, state, take, worker
 
@@ -79,6 +79,18 @@ def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     assert (state(store, poison), job(store, poison).failures) == ("failed", 3)
     assert "died 3 times" in str(job(store, poison).error)
     assert (state(store, neighbour), job(store, neighbour).failures) == ("queued", 0)
+
+
+def test_a_job_that_ran_alone_and_ended_by_itself_is_charged_once_for_the_next_death(store: Store) -> None:
+    ids = add(store, 2, task="quick", max_attempts=2)
+    take(store, worker(store, "first"), 2, quick=("quick",))
+    rescue(store)
+    for _ in ids:
+        end(store, take(store, worker(store, "second"), 2)[0], Ending.RETRY)
+    store.promote(10, now=late())
+    assert len(take(store, worker(store, "third"), 2)) == 2
+    rescue(store)
+    assert [(state(store, id), job(store, id).failures) for id in ids] == [("queued", 1)] * 2
 
 
 def test_a_death_before_an_operators_retry_is_not_charged_after_it(store: Store) -> None:
@@ -157,14 +169,39 @@ def test_a_job_whose_worker_died_is_next_claimed_alone(store: Store) -> None:
     take(store, worker(store), 1, strategy="FIFO")
     rescue(store)
     who = worker(store, "next")
-    assert store.alone_waiting()
+    assert store.alone_waiting([])
     busy = take(store, who, 2, strategy="FIFO", alone=False)
     assert poison not in [claim.id for claim in busy]
     (claim,) = take(store, who, 4, strategy="FIFO", alone=True)
     assert claim.id == poison and claim.alone >= 1
     end(store, claim)
-    assert not store.alone_waiting()
+    assert not store.alone_waiting([])
     assert len(take(store, who, 4)) == 1
+
+
+def test_such_a_job_waits_only_where_it_can_be_claimed(store: Store) -> None:
+    add(store, queue="b")
+    take(store, worker(store))
+    rescue(store)
+    assert store.alone_waiting(["a", "b"])
+    assert not store.alone_waiting(["a"])
+    store.set_queue("b", paused=True)
+    assert not store.alone_waiting([])
+
+
+@pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
+def test_such_a_job_has_its_turn_also_in_the_last_of_several_queues(store: Store, strategy: str) -> None:
+    (suspect,) = add(store, queue="b")
+    take(store, worker(store))
+    rescue(store)
+    add(store, 40, queue="a", priority=1 if strategy == "LIFO" else 0)
+    add(store, 10, queue="c")
+    who, after, claimed = worker(store, "next"), "", []
+    for _ in range(4):
+        got = store.exchange(who, want=Want(count=6, strategy=strategy, after=after))
+        after = got.last_queue
+        claimed.append([claim.id for claim in got.claims])
+    assert [suspect] in claimed
 
 
 @pytest.mark.parametrize(("lived", "alone"), [(0.0, 10), (25.0, 35), (500.0, 60)])

@@ -17,7 +17,7 @@ import psycopg
 from rowlock.errors import OutcomeUnknown, StoreError, StoreUnreachable, WorkerGone
 from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want
 from rowlock.stores.base import Wake
-from rowlock.stores.claiming import take
+from rowlock.stores.claiming import last_served, take
 from rowlock.stores.finishing import took_effect, without_expired
 from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import exchanging, inserting, schema
@@ -177,7 +177,7 @@ class PostgresStore(ConnectedStore):
             claims = []
             if alive and next_queue is not None:
                 claims = take(db, worker, want, settings, has_alone, next_queue)
-        last = claims[-1].queue if claims else want.after
+        last = last_served(claims, want, has_alone)
         return Exchange(self._in_time(worker, claims, now), lost, last)
 
     def _in_time(self, worker: str, claims: list[Claim], now: float | None) -> list[Claim]:
