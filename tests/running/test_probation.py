@@ -83,6 +83,7 @@ def test_a_quick_task_that_hangs_for_once_does_not_keep_others_from_being_claime
         assert hangs.wait(10)
         add(app.store, queue="elsewhere")
         take(app.store, worker(app.store, "dead", lease=0.0), queues=("elsewhere",))
+        eventually(lambda: app.store.alone_waiting(["elsewhere"]))
         more = list(work.enqueue_many([{}] * 20))
         eventually(lambda: {app.job(id).state for id in more} == {State.COMPLETED})
         on.set()
