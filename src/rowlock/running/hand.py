@@ -84,6 +84,10 @@ class Hand:
         self.reporting = threading.Lock()  # held while reports are taken and written
         self.runs: dict[Key, Run] = {}
 
+    def all_runs(self) -> list[Run]:
+        """What is in hand at this moment."""
+        return list(self.runs.values())
+
     # -- how much to claim -----------------------------------------------------------------------
 
     def wanted(self) -> int:
@@ -101,7 +105,7 @@ class Hand:
         since = time.monotonic() - _LONGEST_IN_LINE
         return all(
             run.started > since and run.claim.task in self._stations[run.place].prefetch.quick
-            for run in list(self.runs.values())
+            for run in self.all_runs()
             if not run.context.lost
         )
 
@@ -240,10 +244,10 @@ class Hand:
         for station in self._stations.values():
             if not station.quick:
                 continue
-            begun = [run for run in list(self.runs.values()) if run.context.began is not None]
+            begun = [run for run in self.all_runs() if run.context.began is not None]
             late = any(
                 run.context.began is None and moment - run.started > _LONGEST_IN_LINE
-                for run in list(self.runs.values())
+                for run in self.all_runs()
             )
             station.pool.submit(())  # one that was quick may have become slow: others can help
             if late:
@@ -276,13 +280,13 @@ class Hand:
 
     def lose(self) -> None:
         """The worker was declared dead: its runs are told, and what they come to will be refused."""
-        for run in list(self.runs.values()):
+        for run in self.all_runs():
             run.context.lost = True
 
     def give_back(self) -> None:
         """End everything that is in hand: free of charge, unless it may be run only once."""
         self.take_back_silently()
-        for run in list(self.runs.values()):
+        for run in self.all_runs():
             if self._settle(run):
                 run.context.lost = True  # it may still be running: it is told at its next call
                 self._put_down(run, _given_back(run))
@@ -296,7 +300,7 @@ class Hand:
         """What the runs have said since the last time; `reporting` must be held."""
         return [
             (run.context, report)
-            for run in list(self.runs.values())
+            for run in self.all_runs()
             if run.context.spoke and (report := run.context.take_report())
         ]
 
@@ -304,14 +308,14 @@ class Hand:
 
     def tasks(self) -> list[str]:
         """The tasks of the runs, for log lines."""
-        return [run.claim.task for run in list(self.runs.values())]
+        return [run.claim.task for run in self.all_runs()]
 
     def stacks(self) -> str:
         """Where every run stands, for people."""
         found = {run: text for one in self._stations.values() for run, text in one.pool.where().items()}
         moment = time.monotonic()
         parts = []
-        for run in list(self.runs.values()):
+        for run in self.all_runs():
             began = run.context.began
             since = "has not begun" if began is None else f"for {moment - began:.1f} s"
             head = f"{run.claim.title}, claim {run.claim.claim}, {since}"

@@ -119,7 +119,6 @@ class Worker:
         self._probation = Probation(app.store, self._queues, self._soon_over)
         self._trouble = Trouble()
         self._stop = self._stop_now = self._show_stacks = False
-        self._blocked = False  # it claims nothing for now, although it has free places
         self._stop_at: float | None = None
         self.ended = ""  # how the last run ended: finished, grace, now, stuck
         self.stopped_by: int | None = None  # the number of the last signal
@@ -249,11 +248,11 @@ class Worker:
                 if self.poller.keep_up():
                     self._probation.look()
                 self._leave(hand.leave_what_waits_too_long())
-            runs = list(hand.runs.values())
+            runs = hand.all_runs()
             alone = self._probation.may_start(runs)
             asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
-            self._blocked = self._stop or asleep or self._probation.blocks(runs)
-            wanted = 0 if self._blocked else hand.wanted()
+            blocked = self._stop or asleep or self._probation.blocks(runs)
+            wanted = 0 if blocked else hand.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
             writes = batch.outcomes or batch.reports or batch.minutes
             if not writes and not (wanted and hand.is_short()):
@@ -310,7 +309,7 @@ class Worker:
         elsewhere = self._turn.locked()  # the thread of a pool makes an exchange, and rings if it needs us
         if self._trouble.failing or elsewhere or not self._finisher.waiting:
             idle = not (self._stop or self._trouble.failing or elsewhere)
-            for_jobs = idle and not self._blocked and self._hand.wanted() > 0
+            for_jobs = idle and self._hand.wanted() > 0 and not self._probation.blocks(self._hand.all_runs())
             self.poller.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
         self._hand.give_up_on_stuck_runs()
         if self._show_stacks:
