@@ -17,7 +17,7 @@ from rowlock.running.worker import Worker
 
 log = logging.getLogger("rowlock.cli")
 
-_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 4.0
 
 
 class _ToldToStop(BaseException):

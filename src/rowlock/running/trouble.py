@@ -9,7 +9,7 @@ from rowlock.errors import StoreError
 
 log = logging.getLogger("rowlock.worker")
 
-_FIRST, _MOST = 0.1, 5.0
+_FIRST, _MOST = 0.1, 4.0  # seconds: it goes on within five when the cause is gone
 
 
 class Trouble:
