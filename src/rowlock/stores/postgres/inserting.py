@@ -36,7 +36,7 @@ def is_short(job: NewJob) -> bool:
 
 
 def values_of(job: NewJob) -> dict[str, Any]:
-    """A plain job as the values of `insert_and_tell_first`."""
+    """A plain job as the values of `insert_one`."""
     return {
         "task": job.task,
         "queue": job.queue,

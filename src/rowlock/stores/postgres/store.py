@@ -43,7 +43,7 @@ class PostgresStore(ConnectedStore):
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__(address, busy_timeout=busy_timeout)
-        self._inserts = self.queries["insert_and_tell_first"], self.queries["insert_and_tell_last"]
+        self._insert = self.queries["insert_one"]
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
     # -- producing -------------------------------------------------------------------------------
@@ -73,12 +73,11 @@ class PostgresStore(ConnectedStore):
         self.open()
         token = random.getrandbits(63)
         values = {**inserting.values_of(job), "token": token}
-        statement = self._inserts[token & 1]
         for _ in range(_TRIES):
             link = self.borrow()
             written = False
             try:
-                id, created, _ = link.cursor.execute(statement, values, binary=True).fetchone()
+                id, created, _ = link.cursor.execute(self._insert, values, binary=True).fetchone()
                 written = True
                 return Inserted(id, True, created)
             except psycopg.Error as error:
