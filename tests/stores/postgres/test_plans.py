@@ -18,6 +18,7 @@ from rowlock.job import Ending, Outcome, Want
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import statements
+from rowlock.stores.postgres.session import PostgresSession
 from tests.eventually import eventually
 from tests.servers.folders import locked
 from tests.servers.postgres import PostgresServer, schema_url
@@ -206,11 +207,11 @@ class Sessions(NamedTuple):
             for number in range(done)
         ]
 
-        def tell(cursor: object, sql: str, values: dict[str, Any], **_: object) -> None:
-            raise Asked(sql, values)
+        def tell(session: object, sql: str, values: dict[str, Any]) -> None:
+            raise Asked(sql, values | {"now": None})
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psycopg.Cursor, "execute", tell)
+            patch.setattr(PostgresSession, "ask", tell)
             with pytest.raises(Asked) as asked:
                 self.store.exchange("w1", outcomes, want)
         return asked.value.sql, asked.value.values

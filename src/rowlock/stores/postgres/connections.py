@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from inspect import signature
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 import psycopg.conninfo
@@ -65,8 +65,12 @@ class Connection(psycopg.Connection[TupleRow]):
         except psycopg.Error as error:
             if type(error).__name__ != "_WaitTimeout":
                 raise
-            self.pgconn.finish()
-            raise Unanswered(f"the server has not answered for {self.patience:g} s") from error
+            self.give_up()
+
+    def give_up(self) -> NoReturn:
+        """Close the connection: nobody knows what the server makes of the last statement."""
+        self.pgconn.finish()
+        raise Unanswered(f"the server has not answered for {self.patience:g} s")
 
     def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
         try:
@@ -74,8 +78,7 @@ class Connection(psycopg.Connection[TupleRow]):
             while True:
                 ready = yield state
                 if not ready and time.monotonic() > deadline:
-                    self.pgconn.finish()
-                    raise Unanswered(f"the server has not answered for {self.patience:g} s")
+                    self.give_up()
                 state = gen.send(ready)
         except StopIteration as end:
             value: T = end.value
@@ -116,13 +119,13 @@ class Stamp(NamedTuple):
     began: float
 
 
-def _has_news(line: int) -> bool:
-    """True if there is something to read, or the other end has gone."""
+def _is_ready(line: int, seconds: float, also_to_write: bool = False) -> bool:
+    """True if within this time there is something to read, or the other end is gone (or it takes more)."""
     if sys.platform == "win32":  # where `select` takes any number; elsewhere none above 1023
-        return bool(select.select([line], [], [], 0)[0])
+        return any(select.select([line], [line] if also_to_write else [], [], seconds))
     poll = select.poll()
-    poll.register(line, select.POLLIN)
-    return bool(poll.poll(0))
+    poll.register(line, select.POLLIN | select.POLLOUT if also_to_write else select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 class Link:
@@ -133,6 +136,7 @@ class Link:
         self._name = name
         self.process = os.getpid()
         self.used_at = time.monotonic()
+        self.prepared: set[bytes] = set()  # without a cursor, see `direct.py`
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         self.cursor.adapters.register_loader("timestamptz", _Seconds)
@@ -160,7 +164,13 @@ class Link:
         """True if nothing came while nobody used it, such as the server's goodbye."""
         if time.monotonic() - self.used_at < _FRESH:
             return True
-        return not _has_news(self.connection.fileno())
+        return not _is_ready(self.connection.fileno(), 0)
+
+    def wait(self, also_to_write: bool = False) -> None:
+        """Wait for the server to say something (or to listen); gives up on one that does not answer."""
+        connection = self.connection
+        if not _is_ready(connection.pgconn.socket, connection.patience, also_to_write):
+            connection.give_up()
 
     def interrupt(self) -> None:
         """End a wait for the server in another thread, which closes the connection then."""

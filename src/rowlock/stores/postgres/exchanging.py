@@ -13,8 +13,10 @@ import msgspec
 from rowlock.job import Claim, Outcome, Want
 from rowlock.stores.claiming import LONGEST_ALONE
 from rowlock.stores.postgres.dialect import DRAWN, exchange
+from rowlock.stores.postgres.direct import Row, Value
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
+_TRUE = b"t"
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -94,7 +96,7 @@ def is_drawn(want: Want) -> bool:
 
 def question(
     schema: str | None, worker: str, outcomes: Sequence[Outcome], want: Want, asleep: bool
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, dict[str, Value]]:
     """The statement, and its values."""
     names = _in_turn(want)
     many = want.count > 1 or len(names) > 1
@@ -108,8 +110,8 @@ def question(
         "alone": LONGEST_ALONE if want.alone else 0,
         "after": want.after,
         "queue": names[0] if names else None,
-        "names": names,
-        "quick": list(want.quick),
+        "names": _array(map(_quoted, names)),
+        "quick": _array(map(_quoted, want.quick)),
         **done,
     }
     return statement, values
@@ -143,18 +145,18 @@ def _quoted(text: str | None) -> str:
     return f'"{escaped}"'
 
 
-def answer(rows: list[Any], outcomes: Sequence[Outcome], want: Want) -> Answer:
+def answer(rows: list[Row], outcomes: Sequence[Outcome], want: Want) -> Answer:
     """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
     (facts,) = [row for row in rows if row[0] is not None]
     done: set[int] = set(_ids.decode(facts[2]) if facts[2] else ())
-    found = [_claim.decode(row[2]) for row in rows if row[0] is None]
+    found = [_claim.decode(row[2] or b"") for row in rows if row[0] is None]
     if len(found) > 1:
         found.sort(key=_ORDERS[want.strategy])
         names = _in_turn(want)
         found.sort(key=lambda one: names.index(one.queue) if names else (one.queue <= want.after, one.queue))
     return Answer(
-        facts[0],
-        facts[1],
+        facts[0] == _TRUE,
+        facts[1] == _TRUE,
         [outcome for outcome in outcomes if outcome.id not in done],
         [one.as_claim() for one in found],
     )

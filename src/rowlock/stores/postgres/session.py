@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.direct import Row, Value, direct
 from rowlock.stores.postgres.faults import explain
 
 if TYPE_CHECKING:
@@ -46,11 +47,10 @@ class PostgresSession:
         rows: list[Any] = self._cursor.execute(self._queries[name], values, binary=True).fetchall()
         return rows
 
-    def ask(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        """The rows of a statement that has no name of its own, because it was put together."""
+    def ask(self, statement: str, values: dict[str, Value]) -> list[Row]:
+        """The rows of a statement that has no name of its own, because it was put together; as text."""
         values["now"] = self._now
-        rows: list[Any] = self._cursor.execute(statement, values, binary=True).fetchall()
-        return rows
+        return direct(statement).rows(self.link, values)
 
     def take(self, name: str, /, **values: Any) -> list[Any]:
         return self.rows(name, **values)  # one statement chooses, locks, marks and returns

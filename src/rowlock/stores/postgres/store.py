@@ -23,6 +23,7 @@ from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import exchanging, inserting, schema
 from rowlock.stores.postgres.connected import LOOKED_UP, ConnectedStore, log
 from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.direct import direct
 from rowlock.stores.postgres.faults import explain, is_lost
 from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
@@ -43,7 +44,7 @@ class PostgresStore(ConnectedStore):
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__(address, busy_timeout=busy_timeout)
-        self._insert = self.queries["insert_one"]
+        self._insert = direct(self.queries["insert_one"])
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
     # -- producing -------------------------------------------------------------------------------
@@ -77,9 +78,9 @@ class PostgresStore(ConnectedStore):
             link = self.borrow()
             written = False
             try:
-                id, created, _ = link.cursor.execute(self._insert, values, binary=True).fetchone()
+                ((id, created, _),) = self._insert.rows(link, values)
                 written = True
-                return Inserted(id, True, created)
+                return Inserted(int(id or 0), True, float(created or 0))
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise explain(error, self.url) from error

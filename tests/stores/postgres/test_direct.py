@@ -1,0 +1,112 @@
+"""Statements without a cursor: answers and errors as with one, whatever the connection went through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from rowlock.job import Want
+from rowlock.stores.address import store_for
+from rowlock.stores.postgres import PostgresStore
+from rowlock.stores.postgres.connections import Link, Unanswered
+from rowlock.stores.postgres.direct import Direct
+from tests.stores.steps import add, take, worker
+
+ECHO = Direct("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
+
+
+@pytest.fixture
+def store(postgres_schema: str) -> Iterator[PostgresStore]:
+    with closing(store_for(postgres_schema)) as made:
+        assert isinstance(made, PostgresStore)
+        made.open()
+        yield made
+
+
+@pytest.fixture
+def link(store: PostgresStore) -> Iterator[Link]:
+    with store.connections.borrowed() as made:
+        yield made
+
+
+@pytest.mark.parametrize("text", ["", "ä'\"\\{}%s %(a)s $1", "x" * 3_000_000], ids=["none", "odd", "long"])
+def test_values_arrive_as_they_are(link: Link, text: str) -> None:
+    assert ECHO.rows(link, {"a": text, "b": 41}) == [(text.encode(), b"42", f"{text}%".encode())]
+
+
+def test_nothing_is_null(link: Link) -> None:
+    assert ECHO.rows(link, {"a": None, "b": None}) == [(None, None, None)]
+
+
+def test_text_that_would_be_cut_off_is_refused(link: Link) -> None:
+    with pytest.raises(psycopg.DataError, match="NUL"):
+        ECHO.rows(link, {"a": "before\0after", "b": 1})
+
+
+def test_it_is_prepared_once_and_again_if_the_server_forgot_it(link: Link) -> None:
+    def known() -> int:
+        return int(link.cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0])
+
+    before = known()
+    for number in range(3):
+        ECHO.rows(link, {"a": "", "b": number})
+    assert known() == before + 1
+    link.cursor.execute("DEALLOCATE ALL")
+    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+
+
+def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
+    """psycopg lets the server forget all statements then."""
+    who = worker(store)
+    ids = []
+    for _ in range(2):
+        ids += add(store)
+        assert [claim.id for claim in take(store, who)] == ids[-1:]
+        with store.connections.borrowed() as link:  # the only one, so that it comes back next time
+            for _ in range(4):  # prepared by psycopg, too
+                link.cursor.execute("SELECT %s", [1])
+            link.cursor.execute("BEGIN")
+            link.cursor.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELECT 1 / %(b)s::int", "22012"),
+        ("SELECT * FROM not_there", "42P01"),
+        ("SELECT %(b)s::int, ", "42601"),
+    ],
+)
+def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(link: Link, sql: str, state: str) -> None:
+    with pytest.raises(psycopg.Error) as told:
+        Direct(sql).rows(link, {"b": 0})
+    assert told.value.sqlstate == state
+    assert link.is_idle()
+    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+
+
+def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
+    link.connection.patience = 0.1
+    with pytest.raises(Unanswered):
+        Direct("SELECT pg_sleep(60)").rows(link, {})
+    assert link.connection.closed
+
+
+def test_an_ended_connection_is_told(link: Link, store: PostgresStore) -> None:
+    pid = link.connection.info.backend_pid
+    with store.connections.borrowed() as other:
+        other.cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    with pytest.raises(psycopg.OperationalError):
+        ECHO.rows(link, {"a": "", "b": 1})
+    assert link.connection.closed
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_queues_are_named_to_the_letter(store: PostgresStore, count: int) -> None:
+    who = worker(store)
+    (id,) = add(store, queue="a.b-c_d")
+    want = Want(count=count, queues=("a.b-c_d", "other"), quick=('odd "task" \\', "plain"))
+    assert [claim.id for claim in store.exchange(who, (), want).claims] == [id]
