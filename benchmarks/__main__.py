@@ -21,6 +21,7 @@ _SQLITE = (
     "claims",
     "drain_one_at_a_time",
     "drain",
+    "lean",
     "mixed",
     "processes",
     "consumers",

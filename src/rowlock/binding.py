@@ -58,6 +58,7 @@ class Binding:
             for one in parameters
             if one.default is Parameter.empty and one.name not in (self._rest, self._extra)
         }
+        self._all_required = len(self._required) == len(self._names)
 
     def _check_residents(self, parameters: list[Parameter]) -> None:
         for one in parameters:
@@ -124,7 +125,7 @@ class Binding:
             raise TypeError(f"{self._task}: {_named(str(error))}") from None
         if self._plain and self._by_place == self._names:
             values = list(msgspec.structs.astuple(decoded))
-            if not any(value is msgspec.UNSET for value in values):
+            if self._all_required or not any(value is msgspec.UNSET for value in values):
                 return values, {}  # as most calls are: 1 us instead of 2
         given = {
             name: value

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from rowlock import codec
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
@@ -47,6 +48,8 @@ def execute(
     try:
         if task is None:
             outcome = _unknown(claim)
+        elif not hooks:
+            outcome = _run(claim, task, context, limit, residents)
         else:
             entered, failed = _entered(claim, task, context, hooks)
             outcome = failed or _run(claim, task, context, limit, residents)
@@ -100,11 +103,10 @@ async def _acquired(lock: threading.Lock) -> None:
 def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
     if outcome.ending is not Ending.COMPLETED:
         _log(claim, outcome)
-    return msgspec.structs.replace(
-        outcome,
-        run_seconds=time.monotonic() - (context.began or 0.0),
-        wait_seconds=max(0.0, claim.taken - claim.due),
-    )
+    # In place, before anybody else has seen it: a copy of all fields would cost 0.6 us more.
+    force_setattr(outcome, "run_seconds", time.monotonic() - (context.began or 0.0))
+    force_setattr(outcome, "wait_seconds", max(0.0, claim.taken - claim.due))
+    return outcome
 
 
 def _internal(claim: Claim, error: BaseException) -> Outcome:

@@ -1,4 +1,4 @@
-"""A few bytes that a child and its parent share: which run the child is in, and which it must not begin.
+"""A few bytes that a child and its parent share: which run it is in, which it must not begin, what was heard.
 
 It tells the truth after a crash, and while something holds the child's interpreter.
 """
@@ -19,6 +19,7 @@ class _Fields(ctypes.Structure):
         ("began", ctypes.c_double),
         ("taken_from", ctypes.c_int64),
         ("taken_to", ctypes.c_int64),
+        ("heard", ctypes.c_int64),
     )
 
 
@@ -42,6 +43,16 @@ class Board:
     def look(self) -> tuple[int, float]:
         """The run that the child began last, and when; 0 if it has begun none."""
         return self._fields.begun, self._fields.began
+
+    @property
+    def heard(self) -> int:
+        """The last run whose outcome the parent has read."""
+        number: int = self._fields.heard
+        return number
+
+    @heard.setter
+    def heard(self, number: int) -> None:
+        self._fields.heard = number
 
     def take_back(self, before: int) -> int:
         """Of the runs with numbers below this, none begins any more; returns the last that has begun."""

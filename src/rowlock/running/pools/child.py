@@ -49,10 +49,7 @@ from rowlock.running.residents import Residents
 from rowlock.running.stacks import stack_of
 
 _PR_SET_PDEATHSIG = 1
-# Outcomes of quick runs that follow each other are handed in together: what the worker's process spends on a
-# run of 1 ms fell from 0.34 ms to less than half. A crash in this time lets them run again.
-_TOGETHER = 0.02  # seconds
-_SPEAK_EVERY = 0.05
+_SPEAK_EVERY = 0.02
 _LOOK_FOR_PARENT = 5.0
 _PATIENCE = 30.0  # seconds to wait for what the parent has not written; it may be waiting for the database
 
@@ -62,7 +59,7 @@ def main(incoming: Connection, outgoing: Connection, board: Board, plan: Plan) -
     _leave_signals_to_the_parent()
     _die_with_the_parent(plan.parent)
     voice = Voice(outgoing)
-    desk = Desk(voice, board)
+    desk = Desk(voice, board, plan.together)
     threading.Thread(
         target=_listen, args=(incoming, desk, plan.parent), name="rowlock-ear", daemon=True
     ).start()
@@ -177,7 +174,7 @@ class Voice:
 class Desk:
     """The jobs that lie before this child, the one in work, and the outcomes to be handed in."""
 
-    def __init__(self, voice: Voice, board: Board) -> None:
+    def __init__(self, voice: Voice, board: Board, together: float) -> None:
         self._voice = voice
         self._board = board
         self._process = os.getpid()
@@ -188,7 +185,9 @@ class Desk:
         self._busy = threading.Event()
         self.speaking = threading.Lock()  # held while reports and outcomes are taken and sent
         self._ended: list[Ended] = []
-        self._handed_in = 0.0
+        self._together = together
+        self._handed_in = 0  # the last run whose outcome the parent was sent
+        self._handed_in_at = 0.0
         self._said = 0  # the last run whose words the parent has
         self._answers: queue.SimpleQueue[Unwritten] = queue.SimpleQueue()
 
@@ -202,6 +201,7 @@ class Desk:
                 self._busy.clear()
             frame = self._frames.get()
             if frame is None:
+                self.hand_in()
                 return
             self._busy.set()
             for number, claim in enumerate(frame.claims, frame.first):
@@ -232,8 +232,9 @@ class Desk:
             self.hand_in_what_waited()
 
     def hand_in_what_waited(self) -> None:
-        """Let the parent have what has ended, unless it had some a moment ago."""
-        if time.monotonic() - self._handed_in > _TOGETHER:
+        """Let the parent have what has ended, unless it has not read the last, or had it a moment ago."""
+        heard = self._board.heard >= self._handed_in
+        if heard and time.monotonic() - self._handed_in_at >= self._together:
             self.hand_in()
 
     def hand_in(self) -> None:
@@ -242,7 +243,8 @@ class Desk:
             if self._ended:
                 ended, self._ended = self._ended, []
                 self._voice.say(HandIn(ended))
-            self._handed_in = time.monotonic()
+                self._handed_in = ended[-1].number
+            self._handed_in_at = time.monotonic()
 
     def unwritten(self, number: int) -> None:
         """Ask back what the run has said and the parent has not written; `speaking` is held."""

@@ -24,6 +24,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     home: str  # the folder that the app was made in, for relative paths
     folder: str
     parent: int
+    together: float  # seconds that outcomes may wait for those of the next runs
     levels: dict[str, int]  # of the loggers
 
 

@@ -309,6 +309,7 @@ class Place:
     def _hear(self, child: Child, message: ToParent | None) -> None:
         if isinstance(message, HandIn):
             self.held = False
+            child.board.heard = message.ended[-1].number
             with self._pool.lock:
                 runs = [self.runs.pop(one.number, None) for one in message.ended]
             ended = []

@@ -69,7 +69,7 @@ class ProcessPool:
         return sum(place.failing >= TRIES for place in self._places)
 
     def start(self) -> None:
-        self.plan = plan_for(self._app, self._tasks)
+        self.plan = plan_for(self._app, self._tasks, len(self._places))
         atexit.register(self._kill)  # children leave SIGTERM to us, and multiprocessing would wait for them
         for place in self._places:
             place.thread.start()

@@ -23,8 +23,14 @@ _spawn = multiprocessing.get_context("spawn")
 _GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
 
 
-def plan_for(app: Any, tasks: list[str]) -> Plan:
-    """What children have to know to run these tasks of the app."""
+# If the children take all processors, outcomes of quick runs in a row are handed in together: two
+# children with runs of 1 ms are 1.8 times as fast as one then. Handed in one by one it was 1.4 times, because
+# the worker takes the time for each from its children. A crash lets those that waited run again.
+_TOGETHER = 0.02  # seconds
+
+
+def plan_for(app: Any, tasks: list[str], children: int) -> Plan:
+    """What so many children have to know to run these tasks of the app."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
     consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
@@ -36,8 +42,16 @@ def plan_for(app: Any, tasks: list[str]) -> Plan:
         home=app._home,
         folder=os.getcwd(),
         parent=os.getpid(),
+        together=0.0 if children < _processors() else _TOGETHER,
         levels=forwarding.levels(),
     )
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def address_of(app: Any) -> str:

@@ -1,0 +1,90 @@
+"""When a child hands in what has ended: at once if its parent has a processor and an ear for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import cast
+
+import pytest
+
+from rowlock import Rowlock
+from rowlock.job import Claim
+from rowlock.running.pools import spawning
+from rowlock.running.pools.board import Board
+from rowlock.running.pools.child import Desk, Voice
+from rowlock.running.pools.frames import HandIn, Jobs, Leave, ToParent
+from rowlock.running.residents import Residents
+
+app = Rowlock("sqlite:///never-opened.db")  # of a module, where children would find it
+
+
+@app.task
+def nothing() -> None:
+    """Takes no time."""
+
+
+class Parent:
+    """Hears what a child says, or lets it lie in the pipe."""
+
+    def __init__(self, board: Board, listens: bool) -> None:
+        self.board, self.listens = board, listens
+        self.handed_in: list[list[int]] = []
+
+    def say(self, message: ToParent) -> None:
+        assert isinstance(message, HandIn)
+        self.handed_in.append([one.number for one in message.ended])
+        if self.listens:
+            self.board.heard = message.ended[-1].number
+
+
+def claim(number: int, task: str) -> Claim:
+    moment = time.time()
+    return Claim(
+        id=number,
+        claim=1,
+        task=task,
+        queue="default",
+        args_json="{}",
+        priority=0,
+        failures=0,
+        max_attempts=3,
+        created=moment,
+        due=moment,
+        taken=moment,
+        claimed_by="w",
+    )
+
+
+@pytest.mark.parametrize(
+    ("listens", "together", "handed_in"),
+    [
+        (True, 0.0, [[1], [2], [3], [4]]),
+        (False, 0.0, [[1], [2, 3, 4]]),
+        (True, 3600.0, [[1], [2, 3, 4]]),
+    ],
+    ids=["at once", "when the last was heard", "together where the children take all processors"],
+)
+def test_outcomes_of_a_frame_are_handed_in(
+    listens: bool, together: float, handed_in: list[list[int]]
+) -> None:
+    board = Board(multiprocessing.get_context("spawn"))
+    parent = Parent(board, listens)
+    desk = Desk(cast("Voice", parent), board, together)
+    desk.hear(Jobs(1, [claim(number, "nothing") for number in (1, 2, 3, 4)]))
+    desk.hear(Leave())
+    desk.work(app, Residents())
+    assert parent.handed_in == handed_in
+
+
+@pytest.mark.parametrize(("children", "waits"), [(1, False), (3, False), (4, True), (9, True)])
+def test_they_wait_only_if_the_worker_has_no_processor_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, children: int, waits: bool
+) -> None:
+    monkeypatch.setattr(spawning, "_processors", lambda: 4)
+    plan = spawning.plan_for(app, [], children)
+    assert (plan.together > 0) is waits
+
+
+def test_the_processors_are_those_that_this_process_may_use() -> None:
+    assert 1 <= spawning._processors() <= (multiprocessing.cpu_count() or 1)
