@@ -8,11 +8,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from rowlock import Rowlock
 from rowlock.job import Want
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.connections import Link, Unanswered
 from rowlock.stores.postgres.direct import Direct
+from tests.servers.postgres import PostgresServer
 from tests.stores.steps import add, take, worker
 
 ECHO = Direct("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
@@ -110,3 +112,27 @@ def test_queues_are_named_to_the_letter(store: PostgresStore, count: int) -> Non
     (id,) = add(store, queue="a.b-c_d")
     want = Want(count=count, queues=("a.b-c_d", "other"), quick=('odd "task" \\', "plain"))
     assert [claim.id for claim in store.exchange(who, (), want).claims] == [id]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_keeps_its_letters_in_a_database_with_another_encoding(
+    postgres: PostgresServer, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    postgres.execute(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    app = Rowlock(f"{postgres.url.rpartition('/')[0]}/{name}")
+
+    @app.task
+    def greet(name: str) -> str:
+        return f"grüß {name}"
+
+    try:
+        jobs = [greet.enqueue("Zoë").id, *greet.enqueue_many([{"name": "Zoë"}] * 30)]
+        app.worker().run(until_empty=True)
+        assert {app.result(id) for id in jobs} == {"grüß Zoë"}
+        assert {app.job(id).args["name"] for id in jobs} == {"Zoë"}
+    finally:
+        app.close()
+        postgres.execute(f"DROP DATABASE {name}")

@@ -307,6 +307,7 @@ class Connections:
             "autocommit": True,
             "prepare_threshold": None if self.pooled else 3,
             "application_name": name,
+            "client_encoding": "UTF8",  # whatever the database's own is: `direct.py` and JSON rely on it
         }
         if not self.pooled:
             # A pooler would refuse these, or give them to somebody else.
