@@ -26,14 +26,13 @@ def run(setting: Setting) -> list[Line]:
     app, task = adding_app(setting.folder / "rowlock.db")
     app.load_tasks()
     finisher, over = Finisher(), threading.Event()
-    stations: dict[str, Station] = {}
 
     def look(here: bool) -> None:
         if not hand.runs:
             over.set()
 
-    hand = Hand(app, stations, lambda task: "thread", finisher.add, look, 2.0)
-    stations["thread"] = Station(ThreadPool(1, app, hand.done, Residents()), 1, None)
+    hand = Hand(app, lambda task: "thread", finisher.add, look, 2.0)
+    hand.stations = {"thread": Station(ThreadPool(1, app, hand.done, Residents()), 1, None)}
     claims = [_claim(number, task.name) for number in range(_BATCH)]
 
     def worked(count: int = _BATCH) -> None:

@@ -66,14 +66,13 @@ class Hand:
     def __init__(
         self,
         app: Host,
-        stations: Mapping[str, Station],
         station_of: Callable[[Task[..., Any] | None], str],
         ended: Callable[[Outcome, Report | None], None],
         look: Callable[[bool], None],
         grace: float,
     ) -> None:
         self._app = app
-        self._stations = stations
+        self.stations: Mapping[str, Station] = {}  # given before the first claim comes
         self._station_of = station_of
         self._ended = ended
         self._look = look
@@ -92,19 +91,19 @@ class Hand:
 
     def wanted(self) -> int:
         """How many jobs to claim now."""
-        return min(one.prefetch.wanted(one.slow, one.quick) for one in self._stations.values())
+        return min(one.prefetch.wanted(one.slow, one.quick) for one in self.stations.values())
 
     def is_short(self) -> bool:
         """True if more jobs are needed before outcomes come, with which they can be claimed."""
         return self.wanted() > 0 and any(
-            one.prefetch.is_short(one.slow, one.quick) for one in self._stations.values()
+            one.prefetch.is_short(one.slow, one.quick) for one in self.stations.values()
         )
 
     def soon_over(self) -> bool:
         """True if all that is in hand is quick, by experience, and none takes longer than that this time."""
         since = time.monotonic() - _LONGEST_IN_LINE
         return all(
-            run.started > since and run.claim.task in self._stations[run.place].prefetch.quick
+            run.started > since and run.claim.task in self.stations[run.place].prefetch.quick
             for run in self.all_runs()
             if not run.context.lost
         )
@@ -113,7 +112,7 @@ class Hand:
         """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
         return tuple(
             name
-            for one in self._stations.values()
+            for one in self.stations.values()
             if one.prefetch.ahead
             for name in one.prefetch.quick
             if (task := self._app.find_task(name)) is not None and one.prefetch.cost(name, task) < math.inf
@@ -121,7 +120,7 @@ class Hand:
 
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Take note of how long runs took."""
-        for one in self._stations.values():
+        for one in self.stations.values():
             one.prefetch.learn(outcomes)
 
     # -- from the claim to the outcome -----------------------------------------------------------
@@ -132,7 +131,7 @@ class Hand:
             return []
         runs = self._runs_of(claims)
         fit = len(runs)
-        for name, station in self._stations.items():
+        for name, station in self.stations.items():
             costs = [
                 run.cost if run.place == name else 0.0 for run in runs
             ]  # elsewhere it costs nothing here
@@ -142,12 +141,12 @@ class Hand:
         with self._lock:
             for run in runs[:fit]:
                 batches.setdefault(run.place, []).append(run)
-                self._stations[run.place].count(run, 1)
+                self.stations[run.place].count(run, 1)
                 self.runs[run.claim.id, run.claim.claim] = run
                 if run.context.timeout is not None:
                     self._limited.add(run)
         for name, batch in batches.items():
-            self._stations[name].pool.submit(batch)
+            self.stations[name].pool.submit(batch)
         return list(claims[fit:])
 
     def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
@@ -157,9 +156,9 @@ class Hand:
             if claim.task not in known:
                 found = self._app.find_task(claim.task)
                 place = self._station_of(found)
-                if place not in self._stations:  # a task that nobody here knows: any pool can give it back
-                    place = next(iter(self._stations))
-                seconds = self._stations[place].prefetch.cost(claim.task, found) if found else 0.0
+                if place not in self.stations:  # a task that nobody here knows: any pool can give it back
+                    place = next(iter(self.stations))
+                seconds = self.stations[place].prefetch.cost(claim.task, found) if found else 0.0
                 known[claim.task] = (found, place, seconds)
             task, place, cost = known[claim.task]
             timeout = None if task is None else task.timeout
@@ -180,7 +179,7 @@ class Hand:
             else:
                 log.warning("%s ended after it was given up; dropped", run.claim.title)
         if settled is not None:
-            self._look(self._stations[settled.place].pool.may_wait)
+            self._look(self.stations[settled.place].pool.may_wait)
 
     def _settle(self, run: Run) -> bool:
         """True for the first who decides on this run."""
@@ -188,7 +187,7 @@ class Hand:
             if run.settled:
                 return False
             run.settled = True
-            self._stations[run.place].count(run, -1)
+            self.stations[run.place].count(run, -1)
             return True
 
     def _put_down(self, run: Run, outcome: Outcome) -> None:
@@ -214,13 +213,13 @@ class Hand:
                 f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
             )
             log.error("%s: %s; it is abandoned", run.claim.title, error)
-            self._stations[run.place].pool.abandon(run)
+            self.stations[run.place].pool.abandon(run)
             run.context.revoke()
             self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
 
     def time_to_next_deadline(self, longest: float) -> float:
         """Seconds until a run has to be given up, or a line has to be looked at."""
-        if any(one.quick for one in self._stations.values()):
+        if any(one.quick for one in self.stations.values()):
             longest = min(longest, HORIZON)
         deadlines = [
             deadline for run in list(self._limited) if (deadline := run.context.deadline) is not None
@@ -232,7 +231,7 @@ class Hand:
     @property
     def stuck(self) -> bool:
         """True if a whole pool is held by runs that were given up."""
-        return any(one.pool.stuck >= one.places for one in self._stations.values())
+        return any(one.pool.stuck >= one.places for one in self.stations.values())
 
     def leave_what_waits_too_long(self) -> list[Claim]:
         """The claims that waited for a place longer than they should: others may be idle."""
@@ -241,7 +240,7 @@ class Hand:
         if moment < self._look_at:
             return left
         self._look_at = moment + HORIZON
-        for station in self._stations.values():
+        for station in self.stations.values():
             if not station.quick:
                 continue
             begun = [run for run in self.all_runs() if run.context.began is not None]
@@ -259,7 +258,7 @@ class Hand:
 
     def take_back(self, *stations: Station) -> list[Claim]:
         """The claims that have not begun; they will not begin here any more."""
-        waiting = [run for one in stations or self._stations.values() for run in one.pool.take_back()]
+        waiting = [run for one in stations or self.stations.values() for run in one.pool.take_back()]
         claims = []
         for run in waiting:
             if self._settle(run):
@@ -276,7 +275,7 @@ class Hand:
             run = self.runs.get(key)
             if run is not None and not run.context.cancelled:
                 run.context.cancelled = True
-                self._stations[run.place].pool.cancel(run)
+                self.stations[run.place].pool.cancel(run)
 
     def lose(self) -> None:
         """The worker was declared dead: its runs are told, and what they come to will be refused."""
@@ -312,7 +311,7 @@ class Hand:
 
     def stacks(self) -> str:
         """Where every run stands, for people."""
-        found = {run: text for one in self._stations.values() for run, text in one.pool.where().items()}
+        found = {run: text for one in self.stations.values() for run, text in one.pool.where().items()}
         moment = time.monotonic()
         parts = []
         for run in self.all_runs():
@@ -326,19 +325,19 @@ class Hand:
         """How the worker chooses, for `rowlock workers`."""
         return {
             name: {"places": one.places, "ahead": one.prefetch.ahead, "seconds": one.prefetch.shown()}
-            for name, one in self._stations.items()
+            for name, one in self.stations.items()
         }
 
     # -- the pools -------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Get every pool ready; raises if one cannot."""
-        for one in self._stations.values():
+        for one in self.stations.values():
             one.pool.start()
 
     def close(self) -> None:
         """Let the pools go."""
-        for one in self._stations.values():
+        for one in self.stations.values():
             one.pool.close()
 
 

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from rowlock.errors import TRANSIENT, ConfigurationError, StoreBusy, StoreError, WorkerGone
+from rowlock.errors import TRANSIENT, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Ending, Exchange, Outcome
 from rowlock.options import check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
 from rowlock.polling.presence import Presence
 from rowlock.polling.strays import Strays
-from rowlock.running import pools
 from rowlock.running.chores import Chores
 from rowlock.running.execute import Hook
 from rowlock.running.finisher import Finisher, Tally
-from rowlock.running.hand import Hand, Station
+from rowlock.running.floor import Floor
+from rowlock.running.hand import Hand
 from rowlock.running.probation import Probation
 from rowlock.running.residents import Residents
 from rowlock.running.signals import told_by_signals
@@ -35,7 +35,6 @@ log = logging.getLogger("rowlock.worker")
 
 TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
 STOP_GRACE = 25.0  # seconds that runs may take to end; most supervisors kill after 30
-CONCURRENCY = {"thread": 4, "process": 4, "async": 1_000}  # unless it is given
 _LAST_TRIES = 3
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _SOON = 0.05
@@ -81,22 +80,14 @@ class Worker:
         prefetch: int | None = None,
         max_jobs_per_child: int | None = None,
     ) -> None:
-        if pool not in pools.POOLS:
-            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(pools.POOLS)}")
-        _check_number("concurrency", concurrency, 1)
-        _check_number("prefetch", prefetch, 0)
-        _check_number("max_jobs_per_child", max_jobs_per_child, 1)
         self._app = app
-        self._pool = pool
-        self._given_concurrency = concurrency
-        self._prefetch = prefetch
-        self._max_jobs_per_child = max_jobs_per_child
+        self._floor = Floor(app, pool, concurrency, prefetch, max_jobs_per_child)
         self._grace = check_seconds("grace", grace) or 0.0
         self._timeout_grace = check_seconds("timeout_grace", timeout_grace) or 0.0
         self._queues = check_queues(queues)
         self._finisher = Finisher()
         self._residents = Residents()
-        self._hand = Hand(app, {}, self._station_of, self._ended, self._look, self._timeout_grace)
+        self._hand = self._new_hand()
         self._chores = Chores(self)
         self._presence = Presence(
             app,
@@ -132,8 +123,7 @@ class Worker:
     @property
     def concurrency(self) -> int:
         """How many jobs run at once: in the worker's own pool, or in the one that all of its tasks need."""
-        kinds = {self._station_of(task) for task in self._app.tasks.values()} or {self._pool}
-        return self._given_concurrency or CONCURRENCY[self._pool if self._pool in kinds else min(kinds)]
+        return self._floor.concurrency
 
     @property
     def strategy(self) -> str:
@@ -212,8 +202,9 @@ class Worker:
         self._stop_at, self._said, self.ended = None, False, ""
         self._over, self._failure = False, None
         self._hand = self._new_hand()
+        self._hand.stations = self._floor.stations(self._hand.done, self._residents)
         try:
-            self._load_residents()
+            self._residents.load(self._floor.tasks_here())
             self._hand.open()
             with suppress(*TRANSIENT):  # the loop goes on trying, and says so
                 self.register()
@@ -368,39 +359,8 @@ class Worker:
 
     # -- its rooms -------------------------------------------------------------------------------
 
-    def _station_of(self, task: Task[..., Any] | None) -> str:
-        return pools.kind_of(task, self._pool)
-
     def _new_hand(self) -> Hand:
-        stations: dict[str, Station] = {}
-        hand = Hand(self._app, stations, self._station_of, self._ended, self._look, self._timeout_grace)
-        kinds: dict[str, list[str]] = {}
-        for name, task in self._app.tasks.items():
-            kinds.setdefault(self._station_of(task), []).append(name)
-        for kind, tasks in sorted((kinds or {self._station_of(None): []}).items()):
-            size = self._places_in(kind)
-            pool = pools.make(
-                *(kind, size, self._app, hand.done, self._residents),
-                tasks=tasks,
-                max_jobs_per_child=self._max_jobs_per_child,
-            )
-            stations[kind] = Station(pool, size, self._prefetch)
-        return hand
-
-    def _places_in(self, kind: str) -> int:
-        size = self._given_concurrency or CONCURRENCY[kind]
-        asked = [
-            {one.key for one in task.residents.values() if not one.shared}
-            for task in self._app.tasks.values()
-            if self._station_of(task) == kind
-        ]
-        # One object that all of them need, one after the other: claiming more would only keep it from others.
-        return 1 if kind != "process" and asked and set.intersection(*asked) else size
-
-    def _load_residents(self) -> None:
-        """Those of the tasks that run in this process; a process pool loads its own in its children."""
-        here = [task for task in self._app.tasks.values() if self._station_of(task) != "process"]
-        self._residents.load(here)
+        return Hand(self._app, self._floor.kind_of, self._ended, self._look, self._timeout_grace)
 
     def _ended(self, outcome: Outcome, report: Any) -> None:
         self._finisher.add(outcome, report)
@@ -483,8 +443,3 @@ class Worker:
         except StoreError as error:
             log.error("the last outcomes could not be written: %s", error)  # noqa: TRY400
             return False
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise ConfigurationError(f"{name}={value!r}: must be a whole number >= {least}")
