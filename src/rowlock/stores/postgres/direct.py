@@ -103,7 +103,8 @@ def _answer(link: Link) -> abc.PGresult:
             result = server.get_result()
             if result is None:
                 break
-            last = result
+            if last is None or last.status in _GOOD:  # the first error is the one to tell
+                last = result
     except psycopg.OperationalError:
         if last is None or last.status in _GOOD:  # what is good is committed after that
             raise
