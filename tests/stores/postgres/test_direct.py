@@ -19,7 +19,7 @@ from rowlock.stores.postgres.connections import Link, Unanswered
 from rowlock.stores.postgres.direct import Direct
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
-from tests.stores.steps import add, take, worker
+from tests.stores.steps import add, new, take, worker
 
 ECHO = Direct("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
 
@@ -170,6 +170,20 @@ def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore) -> None:
         eventually(lambda: not is_waiting(), timeout=3, message="the server still waits to write the job")
         blocker.cursor.execute("COMMIT")
         assert watcher.cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
+
+
+def test_times_keep_their_microseconds_where_numbers_are_written_short(
+    store: PostgresStore, postgres_schema: str
+) -> None:
+    separator = "&" if "?" in postgres_schema else "?"
+    short = f"{postgres_schema}{separator}options=-c%20extra_float_digits%3D-5"
+    with closing(store_for(short)) as same:
+        (made,) = same.insert([new()])
+        (claim,) = take(same, worker(same))
+    with store.connections.borrowed() as link:
+        query = f"SELECT date_part('epoch', created_at) FROM {store.address.schema}.rowlock_jobs"
+        (stored,) = link.cursor.execute(query).fetchone()
+    assert (made.now, claim.created) == (stored, stored)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -333,7 +333,12 @@ class Connections:
             plans += " ".join(f"-c {name}=off" for name in _NEVER)
             given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
             settings["options"] = " ".join(
-                [*(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()), plans, str(given)]
+                [
+                    *(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()),
+                    plans,
+                    str(given),
+                    "-c extra_float_digits=1",  # times come as text, which would lose their microseconds
+                ]
             )
         connection: Connection = Connection.connect(self._conninfo, **settings)
         connection.patience = self._statement_timeout + _GRACE
