@@ -26,6 +26,7 @@ class Fault:
     times: int
     reaches_server: bool
     meanwhile: Callable[[], object] | None = None  # done in the silence before the connection is cut
+    instead: bytes = b""  # what the client reads in place of the answer
 
 
 class Proxy:
@@ -61,6 +62,12 @@ class Proxy:
     def drop_reply_to(self, pattern: str, times: int = 1) -> None:
         """Cut the connection after the server has run a statement in which the pattern is found."""
         self._faults.append(Fault(re.compile(pattern), times, reaches_server=True))
+
+    def garble_reply_to(self, pattern: str, times: int = 1) -> None:
+        """The same, but before the end comes something that is no answer."""
+        self._faults.append(
+            Fault(re.compile(pattern), times, reaches_server=True, instead=b"\1 no message of a server")
+        )
 
     def freeze(self) -> None:
         """Pass nothing on, in neither direction, and close nothing: a network that has gone silent."""
@@ -219,6 +226,8 @@ class Link(threading.Thread):
             self._proxy.freeze()
             fault.meanwhile()
             self._proxy.thaw()
+        if fault.instead:
+            self._pass(self._client, fault.instead)
         self._proxy.drop(self)
 
     def _about_to_run(self, kind: bytes, body: bytes) -> str | None:

@@ -62,6 +62,24 @@ def test_an_enqueue_whose_answer_is_lost_is_found_again(shaky: Store, store: Sto
     assert job(store, made.id).created_at.timestamp() == pytest.approx(made.now, abs=1e-5)
 
 
+def test_an_enqueue_whose_answer_cannot_be_read_is_found_again(
+    shaky: Store, store: Store, proxy: Proxy
+) -> None:
+    proxy.garble_reply_to("INSERT INTO .*rowlock_jobs")
+    (made,) = shaky.insert([new()])
+    assert proxy.dropped == 1
+    assert [found.id for found in store.find()] == [made.id]
+
+
+def test_a_batch_whose_commit_is_answered_in_a_way_that_cannot_be_read_is_looked_up(
+    shaky: Store, store: Store, proxy: Proxy
+) -> None:
+    proxy.garble_reply_to("COMMIT")
+    ids = add(shaky, 2)
+    assert proxy.dropped == 1
+    assert {found.id for found in store.find()} == set(ids)
+
+
 def test_an_enqueue_that_never_arrived_is_made_again(shaky: Store, store: Store, proxy: Proxy) -> None:
     add(shaky)
     proxy.cut()

@@ -40,6 +40,8 @@ _STAMP = (
 _NEVER = ("enable_seqscan", "enable_bitmapscan")
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
+_LOOK = 0.5  # seconds after which a wait sees a Ctrl-C that did not end it (on Windows none does)
+_CANCEL = 5.0  # seconds to ask the server to stop
 
 
 _WAITS_WITH_TIMEOUT = "timeout" in signature(psycopg.Connection.wait).parameters  # since psycopg 3.3
@@ -166,11 +168,20 @@ class Link:
             return True
         return not _is_ready(self.connection.fileno(), 0)
 
-    def wait(self, also_to_write: bool = False) -> None:
-        """Wait for the server to say something (or to listen); gives up on one that does not answer."""
-        connection = self.connection
-        if not _is_ready(connection.pgconn.socket, connection.patience, also_to_write):
-            connection.give_up()
+    def wait(self, deadline: float, also_to_write: bool = False) -> None:
+        """Wait for the server to say something (or to listen); gives up on one that does not until then."""
+        line = self.connection.pgconn.socket
+        while not _is_ready(line, max(0.0, min(_LOOK, deadline - time.monotonic())), also_to_write):
+            if time.monotonic() >= deadline:
+                self.connection.give_up()
+
+    def cancel(self) -> None:
+        """Let the server stop what it does for this connection, if anything, and close that."""
+        if self.is_idle():
+            return
+        with suppress(psycopg.Error):
+            self.connection.cancel_safe(timeout=_CANCEL)
+        self.close()
 
     def interrupt(self) -> None:
         """End a wait for the server in another thread, which closes the connection then."""
@@ -322,7 +333,12 @@ class Connections:
             plans += " ".join(f"-c {name}=off" for name in _NEVER)
             given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
             settings["options"] = " ".join(
-                [*(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()), plans, str(given)]
+                [
+                    *(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()),
+                    plans,
+                    str(given),
+                    "-c extra_float_digits=1",  # times come as text, which would lose their microseconds
+                ]
             )
         connection: Connection = Connection.connect(self._conninfo, **settings)
         connection.patience = self._statement_timeout + _GRACE

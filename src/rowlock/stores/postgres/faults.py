@@ -90,7 +90,7 @@ def explain(error: psycopg.Error, address: str) -> StoreError:
         kind, sentence = _STATES[state]
         # Without psycopg's and libpq's words about the way there, which the sentence has said.
         return kind(f"{sentence.format(address=address)} (PostgreSQL: {text.rpartition('FATAL: ')[2]})")
-    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+    if _is_of_the_way(error):
         # The first line: the others are libpq's guesses, and the same again for a host's other addresses.
         first = str(error).strip().partition("\n")[0].removeprefix("connection failed: ")
         return StoreUnreachable(f"{address} cannot be reached: {first or 'the connection was lost'}")
@@ -99,7 +99,14 @@ def explain(error: psycopg.Error, address: str) -> StoreError:
 
 def is_lost(error: BaseException | None) -> bool:
     """True if the connection broke, so that it is not known what the server did with the last statement."""
-    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+    if not isinstance(error, psycopg.Error) or not _is_of_the_way(error):
         return False
-    state = getattr(error, "sqlstate", None)
-    return state is None or state.startswith(("57P", "08"))
+    return error.sqlstate is None or error.sqlstate.startswith(("57P", "08"))
+
+
+def _is_of_the_way(error: psycopg.Error) -> bool:
+    """True if it may be about the way to the server, and not only about a statement."""
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return True
+    # The server always gives a state: this is libpq's word for an answer that it cannot read.
+    return type(error) is psycopg.DatabaseError and error.sqlstate is None
