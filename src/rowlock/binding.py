@@ -41,7 +41,9 @@ class Binding:
         before = [one.name for one in parameters if one.kind in _POSITIONAL]
         if self.residents:
             self._check_residents(parameters)
-            before = before[: before.index(next(iter(self.residents)))] if before else []
+            first = next(iter(self.residents))
+            if first in before:  # else it is keyword-only, after all of them
+                before = before[: before.index(first)]
             parameters = [one for one in parameters if one.name not in self.residents]
         self._parameters = {one.name: one for one in parameters}
         self._signature = inspect.Signature(parameters)

@@ -191,6 +191,16 @@ def test_residents_are_not_arguments(app: Rowlock) -> None:
     assert app.result(job.id) == [1, 5, "Model"]
 
 
+def test_a_resident_may_be_keyword_only(app: Rowlock) -> None:
+    @app.task
+    def use(a: int, b: int = 2, *, model: Any = resident(lambda: "model"), word: str) -> list[Any]:
+        return [a, b, model, word]
+
+    job = use.enqueue(1, word="x")
+    run_all(app)
+    assert app.result(job.id) == [1, 2, "model", "x"]
+
+
 def test_what_cannot_be_a_resident_is_refused(app: Rowlock) -> None:
     with pytest.raises(ConfigurationError, match="must be given a function that loads the object"):
         resident(7)  # type: ignore[call-overload]

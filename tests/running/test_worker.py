@@ -382,6 +382,21 @@ def test_a_job_past_its_deadline_to_start_is_not_run(app: Rowlock) -> None:
 # -- hooks and logs ----------------------------------------------------------------------------------
 
 
+def test_an_outcome_that_a_hook_keeps_does_not_change(app: Rowlock) -> None:
+    kept: dict[Outcome, int] = {}
+
+    @app.around
+    def keep(ctx: JobContext) -> Iterator[None]:
+        outcome: Outcome = yield  # type: ignore[misc,assignment]
+        kept[outcome] = ctx.id
+
+    app.task(name="good")(lambda: 1)
+    app.enqueue("good")
+    app.worker(concurrency=1).run(until_empty=True)
+    (outcome,) = kept
+    assert outcome in kept  # by the hash that it had when it was kept
+
+
 def test_around_is_told_the_outcome_of_every_run(app: Rowlock) -> None:
     seen: list[Any] = []
 

@@ -159,9 +159,12 @@ def _entered(
 
 
 def _left(claim: Claim, entered: Entered, outcome: Outcome) -> None:
+    if not entered:
+        return
+    theirs = msgspec.structs.replace(outcome)  # to keep: ours is completed in place
     for generator in reversed(entered):
         try:
-            generator.send(outcome)
+            generator.send(theirs)
         except StopIteration:
             continue
         except BaseException:

@@ -346,6 +346,9 @@ class Place:
             return
         if run.context.began is None:
             run.context.began_at(began)
+        for earlier, one in list(self.runs.items()):
+            if earlier < number and one.context.began is not None:
+                one.context.began_at(None)  # it has ended, though nobody was told: its timeout is over
         if len(self.runs) > 1 and time.monotonic() - began > WAIT_BEHIND:
             with self._pool.lock:
                 self.held = True
