@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -86,5 +88,22 @@ def test_they_wait_only_if_the_worker_has_no_processor_of_its_own(
     assert (plan.together > 0) is waits
 
 
-def test_the_processors_are_those_that_this_process_may_use() -> None:
-    assert 1 <= spawning._processors() <= (multiprocessing.cpu_count() or 1)
+@pytest.mark.parametrize(
+    ("share", "processors"),
+    [
+        ("50000 100000", 0.5),
+        ("100000 100000", 1),
+        ("max 100000", None),
+        ("6400000 100000", None),
+        (None, None),
+    ],
+)
+def test_the_processors_are_those_that_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str | None, processors: float | None
+) -> None:
+    file = tmp_path / "cpu.max"
+    if share is not None:
+        file.write_text(f"{share}\n")
+    monkeypatch.setattr(spawning, "_SHARE", file)
+    all_of_them = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert spawning._processors() == (all_of_them if processors is None else processors)
