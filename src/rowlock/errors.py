@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rowlock.headline import headline
+
 if TYPE_CHECKING:
     from rowlock.job import Job
 
@@ -45,7 +47,7 @@ class JobFailed(RowlockError):
     """Raised by `app.result` when the job ended `failed`."""
 
     def __init__(self, job: Job) -> None:
-        reason = (job.error or "no reason recorded").strip().splitlines()[-1]
+        reason = headline(job.error) or "no reason recorded"
         super().__init__(f"job {job.id} ({job.task}) failed: {reason}")
         self.job = job
 

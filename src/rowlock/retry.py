@@ -102,7 +102,7 @@ def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
 
 
 def describe(error: BaseException) -> str:
-    """The error with its traceback; the last line is the error itself."""
+    """The error with its traceback; `headline` finds the line that names it."""
     try:
         return "".join(traceback.format_exception(error)).rstrip()
     except Exception:  # a broken __str__ must not lose the job's outcome

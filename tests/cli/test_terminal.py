@@ -78,8 +78,8 @@ def test_watch_draws_a_bar(rowlock: CommandLine, shop: Rowlock) -> None:
 
 def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
     assert show.visible("a\x1b[31mb\x9b\x07\n\tc") == "a\\x1b[31mb\\x9b\\x07\n\tc"
-    assert show.last_line("Traceback\n  ...\nValueError: no\r\n") == "ValueError: no"
-    assert show.last_line(None) == ""
+    assert show.headline("Traceback (most recent call last):\n  ...\nValueError: no\r\n") == "ValueError: no"
+    assert show.headline(None) == ""
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,10 @@ def _note(job: Job) -> str:
     if job.state == "scheduled":
         wait = (job.run_at - show.now()).total_seconds()
         due = f"due in {show.duration(wait)}" if wait > 0 else "due"
-        return f"{due}: {show.last_line(job.error)}" if job.error else due
+        return f"{due}: {show.headline(job.error)}" if job.error else due
     if job.state == "running" and job.progress:
         return show.progress_of(job)
-    return show.last_line(job.error)
+    return show.headline(job.error)
 
 
 @commands.command(
@@ -171,7 +171,7 @@ def _timeline(history: Sequence[HistoryEntry]) -> RenderableType | None:
             str(entry.claim),
             show.safe(entry.event),
             show.safe(entry.worker or ""),
-            show.safe(show.last_line(entry.error) or entry.error_kind or ""),
+            show.safe(show.headline(entry.error) or entry.error_kind or ""),
         )
         for entry in history
     )

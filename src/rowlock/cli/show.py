@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rowlock.headline import headline as plain_headline
 from rowlock.job import Job, State
 
 if TYPE_CHECKING:
@@ -130,10 +131,9 @@ def visible(text: str) -> str:
     )
 
 
-def last_line(text: str | None) -> str:
-    """The last line of an error, which names the error itself."""
-    lines = (text or "").strip().splitlines()
-    return visible(lines[-1].strip()) if lines else ""
+def headline(text: str | None) -> str:
+    """The line of an error that names it."""
+    return visible(plain_headline(text))
 
 
 # -- times ---------------------------------------------------------------------------------------

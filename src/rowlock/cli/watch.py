@@ -114,4 +114,4 @@ def _bar() -> Progress:
 def _ending(job: Job) -> str:
     took = show.duration(((job.finished_at or show.now()) - job.created_at).total_seconds())
     line = f"job {job.id} ({job.task}) {job.state} after {took}"
-    return f"{line}: {show.last_line(job.error)}" if job.error and job.state != "completed" else line
+    return f"{line}: {show.headline(job.error)}" if job.error and job.state != "completed" else line

@@ -12,6 +12,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.errors import ConfigurationError
+from rowlock.headline import headline
 from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
 
@@ -185,8 +186,8 @@ _NOTHING = dict.fromkeys(("row_taken", "row_given_back", "progress"), "") | dict
 
 
 def reason(error: str | None) -> str:
-    """An error for the user's row: its last line, without the way there."""
-    return (error or "cancelled").rstrip().rpartition("\n")[2][:_MAX_REASON]
+    """An error for the user's row: the line that names it, without the way there."""
+    return (headline(error) or "cancelled")[:_MAX_REASON]
 
 
 def percent(done: float, total: float | None) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -18,6 +17,7 @@ from msgspec.structs import force_setattr
 
 from rowlock import codec
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
+from rowlock.headline import headline
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import after_error, describe, storable
 from rowlock.running.context import JobContext
@@ -117,10 +117,7 @@ def _internal(claim: Claim, error: BaseException) -> Outcome:
 
 def _log(claim: Claim, outcome: Outcome) -> None:
     """A line for what somebody may want to look at; nothing for the usual."""
-    lines = (outcome.error or "").splitlines()
-    reason = next(
-        (line for line in reversed(lines) if re.search(r"\w", line)), ""
-    )  # drivers end with a caret
+    reason = headline(outcome.error)
     if outcome.ending is Ending.FAILED:
         log.error("%s failed: %s", claim.title, outcome.error)
     elif outcome.ending is Ending.RETRY and outcome.charge:

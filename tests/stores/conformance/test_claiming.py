@@ -28,6 +28,22 @@ def test_a_claim_takes_the_job_and_raises_its_claim_number(store: Store) -> None
     assert found.started_at == found.claimed_at
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("strategy", NAMES)
+def test_a_claim_has_all_that_a_job_can_be_given(store: Store, strategy: str, count: int) -> None:
+    who = worker(store)
+    given = {"args": '{"a":["é",{"b":null}]}', "meta": '{"tenant":"x","deep":{"a":[1]}}', "priority": 4}
+    add(store, count, queue="q", max_attempts=5, expires=60.0, **given)
+    claims = take(store, who, count, strategy=strategy)
+    assert len(claims) == count
+    for claim in claims:
+        found = job(store, claim.id)
+        assert (claim.args, claim.meta) == (found.args, found.meta)
+        assert (claim.args, claim.meta) == ({"a": ["é", {"b": None}]}, {"tenant": "x", "deep": {"a": [1]}})
+        assert (claim.queue, claim.priority, claim.max_attempts) == ("q", 4, 5)
+        assert claim.expires_at == found.expires_at is not None
+
+
 @pytest.mark.parametrize("strategy", NAMES)
 def test_an_empty_queue_gives_nothing(store: Store, strategy: str) -> None:
     assert take(store, worker(store), 5, strategy=strategy) == []

@@ -17,6 +17,7 @@ from rowlock.stores.postgres.direct import Row, Value
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
 _TRUE = b"t"
+_NULL = msgspec.Raw(b"null")
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -36,7 +37,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
     claimed_by: str
     expires_at: float | None
     unique_key: str | None
-    meta: msgspec.Raw | None
+    meta: msgspec.Raw  # not `| None`: msgspec then takes null and nothing else
     alone: int
     position: int
 
@@ -56,7 +57,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
             claimed_by=self.claimed_by,
             deadline=self.expires_at,
             unique_key=self.unique_key,
-            meta_json=None if self.meta is None else bytes(self.meta).decode(),
+            meta_json=None if self.meta == _NULL else bytes(self.meta).decode(),
             alone=self.alone,
             again=self.claim > 1,
         )
