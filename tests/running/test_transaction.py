@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import threading
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Retry, Rowlock
+from rowlock.running import lanes
 from rowlock.running.worker import Worker
 from rowlock.stores.sqlite import transaction as sqlite_transaction
 from tests.eventually import eventually
@@ -330,6 +332,127 @@ def test_async_tasks_use_async_with(bench: Bench) -> None:
     assert bench.app.result(job.id) == 3
     assert bench.words() == ["a", "b", "c"]
     assert [one.state for one in bench.app.jobs() if one.task == "child"] == ["completed"]
+
+
+def test_many_async_tasks_do_not_hold_each_other_up(bench: Bench) -> None:
+    """Each waits for a lock that another holds, between its first statement and its last."""
+    inside: list[int] = []
+    most: list[int] = []
+
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext, n: int) -> None:
+        async with ctx.transaction() as tx:
+            inside.append(n)
+            most.append(len(inside))
+            if bench.mark == "%s":  # SQLite has one lock for all
+                await tx.execute(f"LOCK TABLE {bench.table} IN EXCLUSIVE MODE")
+            await tx.execute(bench.insert, (f"{n} first",))
+            await tx.execute(bench.insert, (f"{n} then",))
+            inside.remove(n)
+
+    write.enqueue_many([(n,) for n in range(60)])
+    assert bench.app.worker(pool="async").run(until_empty=True).completed == 60
+    assert len(bench.words()) == 120
+    assert 1 < max(most) <= lanes._AT_ONCE
+
+
+def test_an_async_tasks_transaction_never_holds_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, threads = bench.app.store, set[str]()
+    opened, finished = store.transaction, store.finish_on
+
+    def note(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            threads.add(threading.current_thread().name.rpartition("_")[0])
+            return verb(*given)
+
+        return noted
+
+    monkeypatch.setattr(store, "transaction", note(opened))
+    monkeypatch.setattr(store, "finish_on", note(finished))
+
+    @bench.app.task
+    async def write(ctx: JobContext) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(bench.insert, ("a",))
+
+    job = write.enqueue()
+    bench.work()
+    assert bench.app.job(job.id).state == "completed"
+    assert threads == {"rowlock-transaction"}
+
+
+def test_a_statement_that_does_not_end_is_broken_off_when_its_run_is_cancelled(
+    on_postgres: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_GRACE", 0.1)
+    app, begun = on_postgres.app, threading.Event()
+
+    @app.task
+    async def sleep(ctx: JobContext) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(on_postgres.insert, ("a",))
+            begun.set()
+            await tx.execute("SELECT pg_sleep(600)")
+
+    job = sleep.enqueue()
+    with app.worker().background():
+        assert begun.wait(30)
+        app.cancel(job.id)
+        eventually(lambda: app.job(job.id).state == "cancelled")
+    assert on_postgres.words() == []
+
+
+def test_a_cancel_is_heeded_after_a_statement_but_changes_nothing_about_the_end() -> None:
+    async def cancelled_in(verb: str) -> object:
+        lane = await lanes.Lane.enter()
+        began, go = threading.Event(), threading.Event()
+
+        def work() -> str:
+            began.set()
+            assert go.wait(30)
+            ended.append(verb)
+            return "done"
+
+        task = asyncio.ensure_future(getattr(lane, verb)(work))
+        await asyncio.to_thread(began.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        go.set()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return "cancelled"
+        finally:
+            lane.leave()
+            lane.leave()  # which is nothing more
+
+    ended: list[str] = []
+    assert asyncio.run(cancelled_in("run")) == "cancelled"
+    assert asyncio.run(cancelled_in("finish")) == "done"
+    assert ended == ["run", "finish"]
+
+
+def test_what_waits_for_its_turn_gets_it_also_after_errors_and_cancels() -> None:
+    async def all_of_them() -> int:
+        async def one(n: int) -> None:
+            lane = await lanes.Lane.enter()
+            try:
+                await lane.run(int, "x" if n % 2 else "1")
+            finally:
+                lane.leave()
+
+        tasks = [asyncio.ensure_future(one(n)) for n in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[90:]:
+            task.cancel()  # while it waits
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        return sum(isinstance(one, ValueError) for one in found)
+
+    assert asyncio.run(asyncio.wait_for(all_of_them(), 30)) == 45
 
 
 # -- on SQLite: the write lock --------------------------------------------------------------------

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextvars import Token
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,7 @@ from rowlock.enqueuing import Way, joined
 from rowlock.errors import ClaimLost, ConfigurationError
 from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.running.context import JobContext
+from rowlock.running.lanes import Lane
 from rowlock.stores.base import OwnTransaction, Store
 from rowlock.stores.borrowed import Borrowed, borrow
 from rowlock.stores.lending import Lent
@@ -37,6 +39,7 @@ class Transaction:
         self._token: Token[Way | None] | None = None
         self._lent: Lent | None = None
         self._process = os.getpid()
+        self.lane: Lane | None = None  # the thread of an async task's
         self.open = True
 
     @property
@@ -75,6 +78,8 @@ class Transaction:
 
     async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
         """The same from a coroutine."""
+        if self.lane is not None:
+            return await self.lane.finish(self._settle, self._borrowed, outcome, report)
         return await self._borrowed.acall(lambda lent: self._settle(lent, outcome, report))
 
     def _settle(self, lent: Borrowed, outcome: Outcome, report: Report | None) -> Outcome:
@@ -109,7 +114,10 @@ class Transaction:
 
     async def aabort(self) -> None:
         """The same from a coroutine."""
-        await self._borrowed.acall(self._abort)
+        if self.lane is not None:
+            await self.lane.finish(self._abort, self._borrowed)
+        else:
+            await self._borrowed.acall(self._abort)
 
     def revoke(self) -> None:
         """Take the connection away from a run that was given up: it must not hold anybody up."""
@@ -133,6 +141,8 @@ class Transaction:
             self._lent.open = False
         if self._own is not None:
             self._own.close()
+        if self.lane is not None:
+            self.lane.leave()
         if self._token is not None:
             try:
                 joined.reset(self._token)
@@ -183,9 +193,22 @@ class Block:
             transaction.abort()
 
     async def __aenter__(self) -> Any:
+        if self._given is None and self._context.open_transaction is None:
+            await self._open_in_thread()
         transaction = self._context.begin_transaction(self._given)
         await transaction.abegin()
-        return AsyncFace(transaction.connection) if self._given is None else self._given
+        return AsyncFace(transaction) if self._given is None else self._given
+
+    async def _open_in_thread(self) -> None:
+        context = self._context
+        lane = await Lane.enter()
+        try:
+            await lane.run(context.begin_transaction, None)
+        finally:
+            if (opened := context.open_transaction) is not None:
+                opened.lane = lane  # also of a run that was cancelled meanwhile: its end closes both
+            else:
+                lane.leave()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -206,18 +229,26 @@ def _on_event_loop() -> bool:
 
 
 class AsyncFace:
-    """The store's connection for an async task: statements run in a thread, one after the other."""
+    """The store's connection for an async task: statements run in its thread, one after the other."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.connection = transaction.connection
 
     async def execute(self, *given: Any, **named: Any) -> AsyncCursor:
         """Run one statement; its rows are fetched from what it returns."""
-        return AsyncCursor(await _in_thread(self.connection.execute, *given, **named))
+        return AsyncCursor(self, await self.in_thread(partial(self.connection.execute, *given, **named)))
 
     async def executemany(self, *given: Any) -> AsyncCursor:
         """Run one statement for each set of values."""
-        return AsyncCursor(await _in_thread(self._executemany, *given))
+        return AsyncCursor(self, await self.in_thread(partial(self._executemany, *given)))
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
+        lane = self._transaction.lane
+        if lane is None or not self._transaction.open:
+            raise ConfigurationError("this transaction is over: use it inside its block")
+        return await lane.run(function, stop=self._transaction.revoke)
 
     def _executemany(self, *given: Any) -> Any:
         cursor = self.connection.cursor()
@@ -228,7 +259,8 @@ class AsyncFace:
 class AsyncCursor:
     """The rows of a statement, to be awaited."""
 
-    def __init__(self, cursor: Any) -> None:
+    def __init__(self, face: AsyncFace, cursor: Any) -> None:
+        self._face = face
         self._cursor = cursor
 
     @property
@@ -238,14 +270,8 @@ class AsyncCursor:
 
     async def fetchone(self) -> Any:
         """The next row, or None."""
-        return await _in_thread(self._cursor.fetchone)
+        return await self._face.in_thread(self._cursor.fetchone)
 
     async def fetchall(self) -> Any:
         """All rows that are left."""
-        return await _in_thread(self._cursor.fetchall)
-
-
-async def _in_thread(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    import asyncio
-
-    return await asyncio.to_thread(function, *given, **named)
+        return await self._face.in_thread(self._cursor.fetchall)

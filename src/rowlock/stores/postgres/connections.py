@@ -179,9 +179,13 @@ class Link:
         """Let the server stop what it does for this connection, if anything, and close that."""
         if self.is_idle():
             return
+        self.stop()
+        self.close()
+
+    def stop(self) -> None:
+        """Let the server stop what it does for this connection; safe from another thread."""
         with suppress(psycopg.Error):
             self.connection.cancel_safe(timeout=_CANCEL)
-        self.close()
 
     def interrupt(self) -> None:
         """End a wait for the server in another thread, which closes the connection then."""

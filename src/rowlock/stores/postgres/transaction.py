@@ -49,5 +49,9 @@ class PostgresTransaction:
         self._link.close()
 
     def revoke(self) -> None:
-        """Take it away from a task that does not stop."""
+        """Take it away from a task that does not stop.
+
+        The server is told, too: it would not notice before its statement has ended, and keep the locks.
+        """
+        self._link.stop()
         self._link.interrupt()
