@@ -289,6 +289,7 @@ class Place:
                     "%s did not stop within %g s: process %s is killed",
                     *(run.claim.title, GRACE, child.pid),
                 )
+                self._told[number] = moment  # it takes a moment to die, in which this comes by many times
                 with self._pool.lock:
                     waiting = self.stop(number)
                 self._pool.put_back(waiting)
