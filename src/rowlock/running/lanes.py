@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from rowlock.stores.base import on_behalf_of
+
 T = TypeVar("T")
 _AT_ONCE = 16  # transactions of one event loop; the others wait for their turn, and hold nothing
 _GRACE = 2.0  # seconds that a statement may take to end after its run was cancelled
@@ -67,7 +69,9 @@ class Lane:
     async def _to_the_end(
         self, function: Callable[..., T], given: tuple[Any, ...], stop: Callable[[], None] | None
     ) -> tuple[asyncio.CancelledError | None, asyncio.Future[T]]:
-        work = partial(copy_context().run, function, *given)
+        context = copy_context()
+        context.run(on_behalf_of.set, threading.get_ident())
+        work = partial(context.run, function, *given)
         future = asyncio.ensure_future(self._loop.run_in_executor(self._executor, work))
         told: asyncio.CancelledError | None = None
         while not future.done():

@@ -37,6 +37,9 @@ class TaskConnection(Connection):
         if not self.in_transaction:
             self._take_lock()
             self.began = time.monotonic()
+            if self.revoked:  # between these lines: what was written before is gone
+                super().execute("ROLLBACK")
+                raise sqlite3.OperationalError("this run was given up, and its transaction with it")
 
     def _take_lock(self) -> None:
         """Wait for the write lock, and longer than the store does: the task has its work behind it.
