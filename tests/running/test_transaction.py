@@ -392,7 +392,7 @@ def test_blocks_side_by_side_are_undone_once(bench: Bench) -> None:
 
 
 def test_enqueuing_in_an_async_tasks_transaction_leaves_the_event_loop_alone(bench: Bench) -> None:
-    """Both want the same unique key (on SQLite, the one write lock): the second waits for the first to end."""
+    """Both want the same unique key (on SQLite, the one write lock): the second waits for the first."""
     inside = asyncio.Event()
 
     @bench.app.task
@@ -423,7 +423,7 @@ def test_an_async_task_may_fork_while_transactions_of_others_are_open(on_sqlite:
             await tx.execute(on_sqlite.insert, (str(n),))
             if (child := os.fork()) == 0:
                 os._exit(0)
-            os.waitpid(child, 0)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
 
     write.enqueue_many([(n,) for n in range(4)])
     assert on_sqlite.app.worker(pool="async").run(until_empty=True).completed == 4
