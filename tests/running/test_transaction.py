@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -556,6 +558,31 @@ def test_a_cancel_is_heeded_after_a_statement_but_changes_nothing_about_the_end(
     assert asyncio.run(cancelled_in("run")) == "cancelled"
     assert asyncio.run(cancelled_in("finish")) == "done"
     assert ended == ["run", "finish"]
+
+
+def test_a_process_ends_although_a_statement_of_a_cancelled_run_does_not() -> None:
+    """It waits for the threads of all executors, and they take nothing new any more."""
+    script = """
+import asyncio, threading
+from rowlock.running import lanes
+
+lanes._GRACE = 0.5
+loop, began, go = asyncio.new_event_loop(), threading.Event(), threading.Event()
+
+def statement():
+    began.set()
+    go.wait()
+
+async def run():
+    lane = await lanes.Lane.enter()
+    await lane.run(statement, stop=go.set)
+
+threading.Thread(target=loop.run_forever, daemon=True).start()
+future = asyncio.run_coroutine_threadsafe(run(), loop)
+began.wait()
+future.cancel()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
 
 
 def test_what_waits_for_its_turn_gets_it_also_after_errors_and_cancels() -> None:
