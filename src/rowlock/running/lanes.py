@@ -78,7 +78,7 @@ class Lane:
             try:
                 await asyncio.wait({future}, timeout=_GRACE if told and stop else None)
                 if told and stop and not future.done():
-                    # In no executor: those take nothing any more once the interpreter waits for their threads.
+                    # In no executor: they take nothing any more once the interpreter waits for their threads.
                     threading.Thread(target=stop, name="rowlock-transaction-stop", daemon=True).start()
                     stop = None
             except asyncio.CancelledError as error:
