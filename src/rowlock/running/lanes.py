@@ -87,8 +87,8 @@ class Lane:
     ) -> tuple[asyncio.CancelledError | None, asyncio.Future[T]]:
         context = copy_context()
         context.run(on_behalf_of.set, threading.get_ident())
-        work: Callable[[], T] = partial(context.run, function, *given)
-        future = asyncio.wrap_future(self._submit(work), loop=self._loop)
+        work: Any = partial(context.run, function, *given)
+        future: asyncio.Future[T] = asyncio.wrap_future(self._submit(work), loop=self._loop)
         told: asyncio.CancelledError | None = None
         while not future.done():
             try:
