@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Retry, Rowlock
 from rowlock.running import lanes
+from rowlock.running.transaction import Transaction
 from rowlock.running.worker import Worker
 from rowlock.stores.sqlite import transaction as sqlite_transaction
 from tests.eventually import eventually
@@ -356,6 +360,126 @@ def test_many_async_tasks_do_not_hold_each_other_up(bench: Bench) -> None:
     assert 1 < max(most) <= lanes._AT_ONCE
 
 
+def test_blocks_side_by_side_are_one_transaction(bench: Bench) -> None:
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext, n: int) -> None:
+        async def one(name: str) -> None:
+            async with ctx.transaction() as tx:
+                await tx.execute(bench.insert, (f"{n} {name}",))
+
+        await asyncio.gather(one("a"), one("b"), one("c"))
+
+    write.enqueue_many([(n,) for n in range(20)])
+    assert bench.app.worker(pool="async").run(until_empty=True).completed == 20
+    assert len(bench.words()) == 60
+
+
+def test_blocks_side_by_side_are_undone_once(bench: Bench) -> None:
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext) -> list[str]:
+        async def one(name: str) -> None:
+            async with ctx.transaction() as tx:
+                await tx.execute(bench.insert, (name,))
+                raise LookupError(name)
+
+        found = await asyncio.gather(one("a"), one("b"), return_exceptions=True)
+        async with ctx.transaction() as tx:
+            await tx.execute(bench.insert, ("then",))
+        return [type(error).__name__ for error in found if error is not None]
+
+    job = write.enqueue()
+    bench.work()
+    assert bench.app.result(job.id) == ["LookupError", "LookupError"]
+    assert bench.words() == ["then"]
+
+
+def test_enqueuing_in_an_async_tasks_transaction_leaves_the_event_loop_alone(bench: Bench) -> None:
+    """Both want the same unique key (on SQLite, the one write lock): the second waits for the first."""
+    inside = asyncio.Event()
+
+    @bench.app.task
+    def child() -> None: ...
+
+    @bench.app.task(retry=False)
+    async def first(ctx: JobContext) -> None:
+        async with ctx.transaction():
+            await child.configure(unique_key="key").aenqueue()
+            inside.set()
+            await asyncio.sleep(0.2)  # the other one waits by now
+
+    @bench.app.task(retry=False, timeout=20)
+    async def second(ctx: JobContext) -> None:
+        await inside.wait()
+        async with ctx.transaction():
+            await child.configure(unique_key="key").aenqueue()
+
+    jobs = [first.enqueue(), second.enqueue()]
+    bench.app.worker(pool="async").run(until_empty=True)
+    assert [bench.app.job(job.id).state for job in jobs] == ["completed", "completed"]
+
+
+def test_an_async_task_may_fork_while_transactions_of_others_are_open(on_sqlite: Bench) -> None:
+    @on_sqlite.app.task(retry=False)
+    async def write(ctx: JobContext, n: int) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(on_sqlite.insert, (str(n),))
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+
+    write.enqueue_many([(n,) for n in range(4)])
+    assert on_sqlite.app.worker(pool="async").run(until_empty=True).completed == 4
+
+
+def test_a_cancel_while_a_block_is_undone_is_heeded_after_that(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing, go, end = threading.Event(), threading.Event(), Transaction._abort
+
+    def slowly(transaction: Transaction, lent: Any) -> None:
+        undoing.set()
+        assert go.wait(30)
+        end(transaction, lent)
+
+    monkeypatch.setattr(Transaction, "_abort", slowly)
+
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext) -> str:
+        async def block() -> None:
+            async with ctx.transaction() as tx:
+                await tx.execute(bench.insert, ("a",))
+                raise LookupError
+
+        inner = asyncio.ensure_future(block())
+        await asyncio.to_thread(undoing.wait, 30)
+        inner.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.wait({inner})
+        return "cancelled" if inner.cancelled() else repr(inner.exception())
+
+    job = write.enqueue()
+    bench.work()
+    assert bench.app.result(job.id) == "cancelled"
+    assert bench.words() == []
+
+
+def test_an_async_block_may_join_what_a_thread_of_the_task_has_opened(bench: Bench) -> None:
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext) -> None:
+        def in_a_thread() -> None:
+            with ctx.transaction() as tx:
+                tx.execute(bench.insert, ("a",))
+
+        await asyncio.to_thread(in_a_thread)
+        async with ctx.transaction() as tx:
+            await tx.execute(bench.insert, ("b",))
+
+    job = write.enqueue()
+    bench.work()
+    assert (bench.app.job(job.id).state, bench.words()) == ("completed", ["a", "b"])
+
+
 def test_an_async_tasks_transaction_never_holds_the_event_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,7 +488,7 @@ def test_an_async_tasks_transaction_never_holds_the_event_loop(
 
     def note(verb: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*given: Any) -> Any:
-            threads.add(threading.current_thread().name.rpartition("_")[0])
+            threads.add(threading.current_thread().name)
             return verb(*given)
 
         return noted
@@ -434,6 +558,38 @@ def test_a_cancel_is_heeded_after_a_statement_but_changes_nothing_about_the_end(
     assert asyncio.run(cancelled_in("run")) == "cancelled"
     assert asyncio.run(cancelled_in("finish")) == "done"
     assert ended == ["run", "finish"]
+
+
+def test_a_process_ends_although_a_statement_of_a_cancelled_run_does_not() -> None:
+    """The first is broken off; the second cannot be, as if a server did not answer to a commit."""
+    script = """
+import asyncio, atexit, threading
+
+atexit.register(lambda: print(go.is_set()))  # after that of the lanes
+from rowlock.running import lanes
+
+lanes._GRACE = 0.5
+loop, began, go = asyncio.new_event_loop(), threading.Event(), threading.Event()
+
+def statement():
+    began.set()
+    go.wait()
+
+async def run():
+    lane = await lanes.Lane.enter()
+    await lane.run(statement, stop=go.set)
+
+async def settle():
+    await (await lanes.Lane.enter()).finish(threading.Event().wait)
+
+threading.Thread(target=loop.run_forever, daemon=True).start()
+future = asyncio.run_coroutine_threadsafe(run(), loop)
+asyncio.run_coroutine_threadsafe(settle(), loop)
+began.wait()
+future.cancel()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=True, timeout=30, stdout=subprocess.PIPE)
+    assert ended.stdout.split() == [b"True"]
 
 
 def test_what_waits_for_its_turn_gets_it_also_after_errors_and_cancels() -> None:

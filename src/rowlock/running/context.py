@@ -19,6 +19,8 @@ from rowlock.job import Claim, LogLine, Progress, Report
 from rowlock.retry import storable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rowlock.running.transaction import Block, Transaction
     from rowlock.stores.base import Store
 
@@ -33,7 +35,7 @@ class JobContext:
 
     __slots__ = (
         *("__dict__", "__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
-        *("began", "cancelled", "deadline", "job", "lost", "spoke", "timeout"),
+        *("began", "cancelled", "deadline", "job", "lost", "opening", "spoke", "timeout"),
     )
 
     def __init__(
@@ -51,6 +53,7 @@ class JobContext:
         self.spoke = False  # it has said something that the worker may have in hand
         self.lost = False
         self.cancelled = False
+        self.opening: asyncio.Lock | None = None  # held by a coroutine that opens the transaction
         self._store = store
         self._reporting = reporting or nullcontext()  # held by the worker while it writes reports
         self._transaction: Transaction | None = None

@@ -5,25 +5,27 @@ Opens with the task's block, ends with its run; the store does the writing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rowlock.enqueuing import Way, joined
 from rowlock.errors import ClaimLost, ConfigurationError
-from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.job import Claim, Ending, Inserted, Job, NewJob, Outcome, Report
 from rowlock.running.context import JobContext
 from rowlock.running.lanes import Lane
 from rowlock.stores.base import OwnTransaction, Store
 from rowlock.stores.borrowed import Borrowed, borrow
 from rowlock.stores.lending import Lent
 
+T = TypeVar("T")
 log = logging.getLogger("rowlock.run")
 
 
@@ -67,7 +69,11 @@ class Transaction:
 
     def _join(self) -> None:
         if self._token is None:
-            self._lent = Lent(self._store, self._borrowed)
+            self._lent = (
+                Lent(self._store, self._borrowed)
+                if self.lane is None
+                else _LentInThread(self._store, self._borrowed, self)
+            )
             self._token = joined.set(self._lent)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class Transaction:
     async def aabort(self) -> None:
         """The same from a coroutine."""
         if self.lane is not None:
-            await self.lane.finish(self._abort, self._borrowed)
+            await self.lane.run(self._abort, self._borrowed)
         else:
             await self._borrowed.acall(self._abort)
 
@@ -124,9 +130,18 @@ class Transaction:
         if self._own is not None:
             self._own.revoke()
 
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
+        if not self.open:
+            raise ConfigurationError("this transaction is over: use it inside its block")
+        if self.lane is None:  # a function of the task's own opened it, in a thread
+            return await asyncio.to_thread(function)
+        return await self.lane.run(function, stop=self.revoke)
+
     def _abort(self, lent: Borrowed) -> None:
-        self._undo(lent)
-        self._release()
+        if self.open:  # of several blocks that end with an exception, one comes first
+            self._undo(lent)
+            self._release()
 
     def _undo(self, lent: Borrowed) -> None:
         if self._own is None:
@@ -168,6 +183,20 @@ def _find_mark(lent: Borrowed) -> None:
         ) from error
 
 
+class _LentInThread(Lent):
+    """Enqueues in the transaction's thread: who waits for a lock there must not hold the event loop."""
+
+    def __init__(self, store: Store, lent: Borrowed, transaction: Transaction) -> None:
+        super().__init__(store, lent)
+        self._transaction = transaction
+
+    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return await self._transaction.in_thread(partial(self.insert, jobs))
+
+    async def aget(self, job: int) -> Job | None:
+        return await self._transaction.in_thread(partial(self.get, job))
+
+
 class Block:
     """What `ctx.transaction()` returns: a `with` block, or an `async with` block in an async task."""
 
@@ -193,8 +222,12 @@ class Block:
             transaction.abort()
 
     async def __aenter__(self) -> Any:
-        if self._given is None and self._context.open_transaction is None:
-            await self._open_in_thread()
+        if self._given is None:
+            context = self._context
+            context.opening = context.opening or asyncio.Lock()
+            async with context.opening:  # blocks side by side share what the first of them opens
+                if context.open_transaction is None:
+                    await self._open_in_thread()
         transaction = self._context.begin_transaction(self._given)
         await transaction.abegin()
         return AsyncFace(transaction) if self._given is None else self._given
@@ -219,8 +252,6 @@ class Block:
 
 
 def _on_event_loop() -> bool:
-    import asyncio
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -244,11 +275,8 @@ class AsyncFace:
         return AsyncCursor(self, await self.in_thread(partial(self._executemany, *given)))
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
-        lane = self._transaction.lane
-        if lane is None or not self._transaction.open:
-            raise ConfigurationError("this transaction is over: use it inside its block")
-        return await lane.run(function, stop=self._transaction.revoke)
+        """Call it where the transaction's statements run."""
+        return await self._transaction.in_thread(function)
 
     def _executemany(self, *given: Any) -> Any:
         cursor = self.connection.cursor()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,6 +29,9 @@ from rowlock.job import (
     Want,
     WorkerRecord,
 )
+
+# The thread for whose code another one opens a connection: if that thread forks, it cannot wait for its end.
+on_behalf_of: ContextVar[int | None] = ContextVar("rowlock_on_behalf_of", default=None)
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):

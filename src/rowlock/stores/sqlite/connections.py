@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rowlock.errors import StoreMissing, StoreUnusable
+from rowlock.stores.base import on_behalf_of
 
 # Before 3.51.3 a writer may reset the WAL while a passive checkpoint runs, which corrupts the file. There the
 # automatic (passive) checkpoints are off, and the store makes ones under the write lock: checkpoints.py.
@@ -121,7 +122,7 @@ class Connections:
             connection.lock = (
                 threading.Lock()
             )  # a task may give it back from another thread than it took it in
-            connection.lent_to = threading.get_ident()
+            connection.lent_to = on_behalf_of.get() or threading.get_ident()
             self._all.add(connection)
             connection.lock.acquire()
             connection.uses += 1

@@ -32,11 +32,15 @@ class TaskConnection(Connection):
 
     def begin(self) -> None:
         """Take the write lock, unless it is held already."""
-        if self.revoked:
-            raise sqlite3.OperationalError("this run was given up, and its transaction with it")
+        self._refuse_if_revoked()
         if not self.in_transaction:
             self._take_lock()
             self.began = time.monotonic()
+            self._refuse_if_revoked()  # it was between these lines, if what it had written before is gone
+
+    def _refuse_if_revoked(self) -> None:
+        if self.revoked:
+            raise sqlite3.OperationalError("this run was given up, and its transaction with it")
 
     def _take_lock(self) -> None:
         """Wait for the write lock, and longer than the store does: the task has its work behind it.
