@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from rowlock.errors import RunTimedOut
 from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.retry import DEFAULT, after_error
@@ -195,6 +197,8 @@ class Hand:
         if run.context.spoke:
             with self.reporting:  # what the heartbeat has in hand is written before the claim ends
                 report = run.context.take_report()
+        if outcome.run_seconds is None and (began := run.context.began) is not None:
+            outcome = msgspec.structs.replace(outcome, run_seconds=time.monotonic() - began)
         self._ended(outcome, report)
         self.runs.pop((run.claim.id, run.claim.claim), None)
         if run.context.timeout is not None:
