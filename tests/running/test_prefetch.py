@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from pathlib import Path
@@ -204,14 +205,28 @@ def test_a_change_of_strategy_gives_back_what_was_claimed_ahead(app: Rowlock) ->
     assert order == [*range(101), *range(299, 100, -1)]
 
 
-def test_a_stop_gives_back_what_has_not_begun(app: Rowlock) -> None:
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_stop_gives_back_what_has_not_begun(app: Rowlock, kind: str) -> None:
     entered, leave = threading.Event(), threading.Event()
 
-    @app.task
-    def work(n: int) -> None:
+    def begin(n: int) -> bool:
         if n == 150:
             entered.set()
-            leave.wait(20)
+        return n == 150
+
+    if kind == "thread":
+
+        @app.task
+        def work(n: int) -> None:
+            if begin(n):
+                leave.wait(20)
+
+    else:
+
+        @app.task
+        async def work(n: int) -> None:
+            if begin(n):
+                await asyncio.to_thread(leave.wait, 20)
 
     work.enqueue_many([(n,) for n in range(300)])
     with app.worker(concurrency=1, strategy="FIFO").background() as worker:

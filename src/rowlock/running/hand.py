@@ -244,14 +244,12 @@ class Hand:
         if moment < self._look_at:
             return left
         self._look_at = moment + HORIZON
-        for station in self.stations.values():
+        for name, station in self.stations.items():
             if not station.quick:
                 continue
-            begun = [run for run in self.all_runs() if run.context.began is not None]
-            late = any(
-                run.context.began is None and moment - run.started > _LONGEST_IN_LINE
-                for run in self.all_runs()
-            )
+            runs = [run for run in self.all_runs() if run.place == name]
+            begun = [run for run in runs if run.context.began is not None]
+            late = any(run.context.began is None and moment - run.started > _LONGEST_IN_LINE for run in runs)
             station.pool.submit(())  # one that was quick may have become slow: others can help
             if late:
                 station.prefetch.slower_than_thought(
