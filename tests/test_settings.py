@@ -41,8 +41,8 @@ def test_names_work_with_and_without_the_prefix_which_wins(
     assert getattr(load(**{field: 9.0}), field) == 9
 
 
-@pytest.mark.parametrize(("profile", "timings"), [("dev", (5, 60, 120)), ("prod", (30, 600, 3600))])
-def test_a_profile_sets_the_three_timings(
+@pytest.mark.parametrize(("profile", "timings"), [("dev", (5, 60, 0)), ("prod", (30, 600, 0))])
+def test_a_profile_sets_poll_and_lease_and_lets_no_job_fail(
     monkeypatch: pytest.MonkeyPatch, profile: str, timings: tuple[float, ...]
 ) -> None:
     monkeypatch.setenv("ROWLOCK_PROFILE", profile)
@@ -51,6 +51,17 @@ def test_a_profile_sets_the_three_timings(
     monkeypatch.setenv("STALE_JOB_TIMEOUT_SECONDS", "45")
     assert (load().lease, load().poll_interval) == (45, timings[0])
     assert load(poll_interval=0.5).poll_interval == 0.5
+
+
+@pytest.mark.parametrize(("profile", "seconds"), [("dev", 120), ("prod", 3600), ("", 0)])
+def test_in_a_relay_a_profile_also_says_when_a_job_is_overdue(
+    monkeypatch: pytest.MonkeyPatch, profile: str, seconds: float
+) -> None:
+    monkeypatch.setenv("ROWLOCK_PROFILE", profile)
+    assert load().failed_after_in_relay == seconds
+    assert load(failed_after=7.0).failed_after_in_relay == 7
+    monkeypatch.setenv("FAILED_JOB_TIMEOUT_SECONDS", "0")
+    assert load().failed_after_in_relay == 0
 
 
 @pytest.mark.parametrize(

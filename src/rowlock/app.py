@@ -73,6 +73,7 @@ class Rowlock:
         self._consumers: dict[str, Consumer] = {}
         self._hooks: list[Hook] = []
         self._home = os.getcwd()
+        self._imported_as: str | None = None  # the `module:app` that a command was given
         self._settings: Settings | None = None
         self._store: Store | None = None
         self._first_store: dict[str, Store] = {}

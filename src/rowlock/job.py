@@ -241,7 +241,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = ""
     task: str = ""
     started: float | None = None
-    run_seconds: float = 0.0
+    run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
     row: str = ""  # as in the claim
     written: bool = False  # by the task's own transaction; only to be counted

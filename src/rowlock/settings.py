@@ -17,9 +17,10 @@ from rowlock.errors import ConfigurationError
 
 DEFAULT_URL = "sqlite:///rowlock.db"
 _PROFILES: dict[str, dict[str, float]] = {
-    "dev": {"poll_interval": 5, "lease": 60, "failed_after": 120},
-    "prod": {"poll_interval": 30, "lease": 600, "failed_after": 3600},
+    "dev": {"poll_interval": 5, "lease": 60},
+    "prod": {"poll_interval": 30, "lease": 600},
 }
+_FAILED_AFTER_IN_RELAY = {"dev": 120.0, "prod": 3600.0}
 
 
 def _env(*names: str) -> AliasChoices:
@@ -55,6 +56,13 @@ class Settings(BaseSettings):
     busy_timeout: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
     keep_completed_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
     keep_failed_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+
+    @property
+    def failed_after_in_relay(self) -> float:
+        """The same in a relay, where the profile is the default: elsewhere jobs that only wait would fail."""
+        if "failed_after" in self.model_fields_set:
+            return self.failed_after
+        return _FAILED_AFTER_IN_RELAY.get(self.profile or "", 0.0)
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -138,3 +140,27 @@ def test_options_that_cannot_work_are_refused_by_name(rowlock: CommandLine, shop
     assert refused("--pool", "swimming").startswith("pool='swimming': must be one of thread")
     assert refused("--log-format", "xml", code=2).startswith("--log-format 'xml': must be one of text, json")
     assert "STALE_JOB_TIMEOUT_SECONDS='abc'" in refused(STALE_JOB_TIMEOUT_SECONDS="abc")
+
+
+def test_child_processes_import_what_the_worker_was_started_with(rowlock: CommandLine) -> None:
+    """The tasks' own module has an app, too; but what they need is set up by the module that was named."""
+    rowlock.write("facts.py", "known = None\n")
+    rowlock.write(
+        "tasks.py",
+        "import facts\nfrom rowlock import Rowlock\n\napp = Rowlock('sqlite:///jobs.db')\n\n\n"
+        "@app.task(pool='process')\ndef ask():\n    return facts.known\n\n\n"
+        "@app.consumer('rows', table='pages', state='state')\ndef rows(page):\n    return facts.known\n",
+    )
+    rowlock.write(
+        "entry.py",
+        "import facts\n\nfacts.known = 'set up'\n\n\nclass project:\n    from tasks import app\n",
+    )
+    with closing(Rowlock(f"sqlite:///{rowlock.folder / 'jobs.db'}")) as queue:
+        job = queue.enqueue("ask")
+        rowlock("worker", "-c", "1", "--until-empty", ROWLOCK_APP="entry:project.app")
+        assert queue.result(job.id) == "set up"
+    with closing(sqlite3.connect(rowlock.folder / "jobs.db", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY, state TEXT)")
+        connection.execute("INSERT INTO pages (id) VALUES (1)")
+        rowlock("consume", "entry:project.app", "rows", "--pool", "process", "-c", "1", "--until-empty")
+        assert connection.execute("SELECT state FROM pages").fetchall() == [('{"rows":"set up"}',)]

@@ -428,6 +428,22 @@ def test_quick_rows_are_claimed_ahead_and_settled_together(lab: Lab, monkeypatch
     assert set(lab.marks("birdnet").values()) == {True}
 
 
+def test_one_quick_row_does_not_make_slow_transactional_rows_quick(lab: Lab) -> None:
+    """Those are written by their own transactions, and teach how long they take all the same."""
+    lab.create(40)
+    app = lab.app()
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time")
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        if recording.id > 1:
+            threading.Event().wait(0.05)
+            with ctx.transaction():
+                pass
+
+    tally = app.consume("birdnet", until_empty=True, concurrency=4)
+    assert tally.completed == 40 and tally.released <= 5
+
+
 def test_a_worker_buried_by_somebody_else_is_rescued_all_the_same(lab: Lab) -> None:
     import time
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,14 @@ def test_short_jobs_are_claimed_ahead_and_none_is_lost(place: Place) -> None:
     place.app.tasks["nothing"].enqueue_many([(n,) for n in range(300)])
     tally = place.worker().run(until_empty=True)
     assert (tally.completed, tally.failed, tally.lost) == (300, 0, 0)
+
+
+def test_no_more_run_at_once_than_the_concurrency_however_quick_they_are(place: Place) -> None:
+    place.app.tasks["quick"].enqueue_many([{}] * 100)
+    assert place.worker(concurrency=2).run(until_empty=True).completed == 100
+    steps = [1 if line == "begin" else -1 for line in place.lines("steps")]
+    assert len(steps) == 200
+    assert max(itertools.accumulate(steps)) <= 2
 
 
 def test_a_worker_says_where_its_runs_stand(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from pathlib import Path
@@ -24,7 +25,7 @@ def task(**options: Any) -> Task[..., Any]:
 def experienced(places: int = 2, most: int | None = None, **seconds: float) -> Prefetch:
     made = Prefetch(places, most)
     for name, took in seconds.items():
-        made.learn([claim(1, 0, task=name).ended(Ending.COMPLETED, run_seconds=took)])
+        made.learn([claim(1, 0, task=name).ended(Ending.COMPLETED, run_seconds=took)] * 1000)
     return made
 
 
@@ -53,6 +54,22 @@ def test_no_more_is_claimed_ahead_than_a_moment_of_work() -> None:
         wanted = prefetch.wanted(slow=0, quick=0)
         prefetch.adapt([0.005] * wanted, wanted)
     assert prefetch.ahead == int(HORIZON * 2 / 0.005)
+
+
+def test_no_more_is_claimed_ahead_than_a_few_quick_runs_can_vouch_for() -> None:
+    prefetch = Prefetch(places=2)
+    for runs in (1, 2, 3):
+        prefetch.learn([claim(1, 0, task="work").ended(Ending.COMPLETED, run_seconds=0.0)])
+        for _ in range(12):
+            wanted = prefetch.wanted(slow=0, quick=0)
+            prefetch.adapt([prefetch.cost("work", task())] * wanted, wanted)
+        assert prefetch.ahead == 2 * runs
+
+
+def test_what_had_not_begun_says_nothing_about_how_long_it_takes() -> None:
+    prefetch = experienced(work=0.05)
+    prefetch.learn([claim(1, 0, task="work").ended(Ending.RELEASED)] * 100)
+    assert prefetch.quick == []
 
 
 def test_one_slow_job_ends_claiming_ahead() -> None:
@@ -158,6 +175,21 @@ def test_no_short_job_waits_behind_a_prefetched_long_one_while_a_place_is_free(t
     app.close()
 
 
+def test_one_quick_run_does_not_make_a_slow_transactional_task_quick(app: Rowlock) -> None:
+    """Its other runs are written by their own transactions: they teach how long it takes all the same."""
+
+    @app.task
+    def work(ctx: JobContext, n: int) -> None:
+        if n:
+            threading.Event().wait(0.05)
+            with ctx.transaction():
+                pass
+
+    work.enqueue_many([(n,) for n in range(40)])
+    tally = app.worker(concurrency=4, strategy="FIFO").run(until_empty=True)
+    assert tally.completed == 40 and tally.released <= 5
+
+
 def test_a_change_of_strategy_gives_back_what_was_claimed_ahead(app: Rowlock) -> None:
     order: list[int] = []
     worker = app.worker(concurrency=1, strategy="FIFO")
@@ -173,14 +205,28 @@ def test_a_change_of_strategy_gives_back_what_was_claimed_ahead(app: Rowlock) ->
     assert order == [*range(101), *range(299, 100, -1)]
 
 
-def test_a_stop_gives_back_what_has_not_begun(app: Rowlock) -> None:
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_stop_gives_back_what_has_not_begun(app: Rowlock, kind: str) -> None:
     entered, leave = threading.Event(), threading.Event()
 
-    @app.task
-    def work(n: int) -> None:
+    def begin(n: int) -> bool:
         if n == 150:
             entered.set()
-            leave.wait(20)
+        return n == 150
+
+    if kind == "thread":
+
+        @app.task
+        def work(n: int) -> None:
+            if begin(n):
+                leave.wait(20)
+
+    else:
+
+        @app.task
+        async def work(n: int) -> None:
+            if begin(n):
+                await asyncio.to_thread(leave.wait, 20)
 
     work.enqueue_many([(n,) for n in range(300)])
     with app.worker(concurrency=1, strategy="FIFO").background() as worker:

@@ -28,7 +28,9 @@ def import_app(target: str) -> Rowlock:
         sys.path.insert(0, os.getcwd())
     with _explained(name):
         module = importlib.import_module(name)
-    return _pick(module, name, attribute or "app")
+    app = _pick(module, name, attribute or "app")
+    app._imported_as = f"{name}:{attribute or 'app'}"  # child processes import the same, with all it sets up
+    return app
 
 
 def import_tasks(app: Rowlock, target: str) -> None:

@@ -72,12 +72,15 @@ class Finisher:
         retried = batch.outcomes if batch else ()
         return {(one.id, one.claim) for one in (*retried, *(outcome for outcome, _ in list(self._outcomes)))}
 
+    def count_written(self) -> list[Outcome]:
+        """Count the runs that were written by their own transactions; returns them."""
+        written = [self._written.popleft() for _ in range(len(self._written))]
+        self.tally.lost += sum(outcome.lost for outcome in written)
+        self._count([outcome for outcome in written if not outcome.lost])
+        return written
+
     def take(self, worker: str, flush: bool = False) -> Batch:
         """What is to be written now; call `delivered` when it is, else it is taken again."""
-        if self._written:
-            written = [self._written.popleft() for _ in range(len(self._written))]
-            self.tally.lost += sum(outcome.lost for outcome in written)
-            self._count([outcome for outcome in written if not outcome.lost])
         if self._retry is not None:
             return self._retry
         pairs = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
@@ -108,7 +111,7 @@ class Finisher:
         for outcome in outcomes:
             key = (minute, outcome.queue, outcome.task, outcome.ending)
             count, ran, waited = sums.get(key, (0, 0.0, 0.0))
-            sums[key] = (count + 1, ran + outcome.run_seconds, waited + outcome.wait_seconds)
+            sums[key] = (count + 1, ran + (outcome.run_seconds or 0.0), waited + outcome.wait_seconds)
             column = _COLUMN[outcome.ending]
             setattr(self.tally, column, getattr(self.tally, column) + 1)
 

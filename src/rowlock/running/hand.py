@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from rowlock.errors import RunTimedOut
 from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.retry import DEFAULT, after_error
@@ -195,6 +197,8 @@ class Hand:
         if run.context.spoke:
             with self.reporting:  # what the heartbeat has in hand is written before the claim ends
                 report = run.context.take_report()
+        if outcome.run_seconds is None and (began := run.context.began) is not None:
+            outcome = msgspec.structs.replace(outcome, run_seconds=time.monotonic() - began)
         self._ended(outcome, report)
         self.runs.pop((run.claim.id, run.claim.claim), None)
         if run.context.timeout is not None:
@@ -240,14 +244,12 @@ class Hand:
         if moment < self._look_at:
             return left
         self._look_at = moment + HORIZON
-        for station in self.stations.values():
+        for name, station in self.stations.items():
             if not station.quick:
                 continue
-            begun = [run for run in self.all_runs() if run.context.began is not None]
-            late = any(
-                run.context.began is None and moment - run.started > _LONGEST_IN_LINE
-                for run in self.all_runs()
-            )
+            runs = [run for run in self.all_runs() if run.place == name]
+            begun = [run for run in runs if run.context.began is not None]
+            late = any(run.context.began is None and moment - run.started > _LONGEST_IN_LINE for run in runs)
             station.pool.submit(())  # one that was quick may have become slow: others can help
             if late:
                 station.prefetch.slower_than_thought(

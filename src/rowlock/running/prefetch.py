@@ -28,6 +28,7 @@ class Prefetch:
         self._places = places
         self._most = MOST if most is None else most
         self._seconds: dict[str, float] = {}
+        self._runs: dict[str, int] = {}  # how many have taught that
         self.ahead = 0
 
     @property
@@ -40,12 +41,15 @@ class Prefetch:
         return {task: round(seconds, 6) for task, seconds in self._seconds.items()}
 
     def learn(self, outcomes: Iterable[Outcome]) -> None:
-        """Take note of how long these runs took."""
+        """Take note of how long these runs took; one that had not begun says nothing about that."""
         sums: dict[str, tuple[int, float]] = {}
         for outcome in outcomes:
+            if outcome.run_seconds is None:
+                continue
             count, total = sums.get(outcome.task, (0, 0.0))
             sums[outcome.task] = (count + 1, total + outcome.run_seconds)
         for task, (count, total) in sums.items():
+            self._runs[task] = self._runs.get(task, 0) + count
             before = self._seconds.get(task)
             weight = 1.0 if before is None else 1.0 - (1.0 - _MEMORY) ** count
             self._seconds[task] = (before or 0.0) + weight * (total / count - (before or 0.0))
@@ -59,11 +63,15 @@ class Prefetch:
     def cost(self, name: str, task: Task[..., Any]) -> float:
         """The seconds that a job of this task may take; infinite unless it is known to be quick.
 
+        Few runs prove little: after n of them it counts as no shorter than the horizon / n. Without that, one
+        run that took no time let 70 jobs of 50 ms be claimed ahead before the second had ended.
         One that may run only once is never taken for quick: if a neighbour killed the worker, one that merely
         waited here would be lost with it.
         """
         seconds = self._seconds.get(name, math.inf)
-        return math.inf if seconds > HORIZON or task.retry.max_attempts == 1 else seconds
+        if seconds > HORIZON or task.retry.max_attempts == 1:
+            return math.inf
+        return max(seconds, HORIZON / self._runs.get(name, 1))
 
     def wanted(self, slow: int, quick: int) -> int:
         """How many to claim, with so many slow and quick runs in hand."""

@@ -239,6 +239,7 @@ class Worker:
                 if self.poller.keep_up():
                     self._probation.look()
                 self._leave(hand.leave_what_waits_too_long())
+            hand.learn(self._finisher.count_written())
             runs = hand.all_runs()
             alone = self._probation.may_start(runs)
             asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
@@ -434,6 +435,7 @@ class Worker:
     def _write_the_rest(self) -> bool:
         """Write all outcomes that are left; False if the store cannot be used now."""
         try:
+            self._finisher.count_written()
             while True:
                 batch = self._finisher.take(self.id, flush=True)
                 if not (batch.outcomes or batch.reports or batch.minutes):

@@ -245,7 +245,7 @@ class Store(Protocol):
         ...
 
     def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
-        """Fail jobs still queued or running `age` seconds after they were first due; returns how many."""
+        """Fail jobs that no living worker has `age` seconds after they were first due; returns how many."""
         ...
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:

@@ -220,13 +220,20 @@ SET state = 'failed', finished_at = {now}, error_kind = 'expired', alone = 0,
     error = :error || coalesce('; its last error was: ' || error, '')
 WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running')
 
+-- What a living worker has is bounded by its timeout alone, begun or not: what waits there for long is given back. A
+-- worker that is only silent may have been frozen with everybody else: that is for rescue to decide, which comes first.
+-- fragment: ownerless
+NOT EXISTS (SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL)
+
+-- due_at is when the job was first due: retries and releases move run_at only, an operator's retry moves both.
 -- name: overdue_running
-SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age}
+SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age} AND {ownerless}
 
 -- name: fail_overdue
 UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, error_kind = 'overdue', error = :error, alone = 0
-WHERE id = :id AND claim = :claim AND state IN ('queued', 'running') AND due_at < {now-age}
+SET state = 'failed', finished_at = {now}, error_kind = 'overdue', alone = 0,
+    error = :error || coalesce('; its last error was: ' || error, '')
+WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' OR state = 'running' AND {ownerless})
 
 -- name: alone_waiting
 SELECT 1 FROM rowlock_jobs

@@ -268,7 +268,7 @@ class SqlStore(ABC):
                 overdue += db.rows("overdue_queued", age=age, queue=queue, count=most)
         if not overdue:
             return 0
-        error = f"it was not done within {age:g} s of being due (FAILED_JOB_TIMEOUT_SECONDS)"
+        error = f"no living worker had it {age:g} s after it was first due (FAILED_JOB_TIMEOUT_SECONDS)"
         with self._write(now) as tx:
             steps = [
                 Step(

@@ -20,7 +20,20 @@ from rowlock.stores.base import Retention, Store
 from rowlock.strategies import NAMES
 from tests.servers.postgres import fresh_schema
 from tests.stores.interleaving import meanwhile, rival_of
-from tests.stores.steps import add, emptied, end, events, job, new, outcome, state, take, worker
+from tests.stores.steps import (
+    add,
+    emptied,
+    end,
+    events,
+    job,
+    new,
+    outcome,
+    run_sql,
+    state,
+    table,
+    take,
+    worker,
+)
 
 NOW = 1_800_000_000.0
 SOON = NOW + 10.0
@@ -190,6 +203,13 @@ def director(url: str, store: Store) -> Iterator[Director]:
 
 def running(store: Store, **fields: Any) -> Stage:
     return Stage(store, **fields).begin()
+
+
+def ownerless(store: Store, **fields: Any) -> Stage:
+    """Running, for a worker whose row is gone, so that nobody will rescue it."""
+    stage = running(store, **fields)
+    run_sql(store, f"DELETE FROM {table(store, 'rowlock_workers')} WHERE id = 'old'")
+    return stage
 
 
 def failed(store: Store, **fields: Any) -> Stage:
@@ -473,16 +493,28 @@ def test_what_is_promoted_is_still_waiting(director: Director) -> None:
         assert not claimed or (completed and stage.state == "completed")
 
 
-def test_a_job_is_done_or_overdue(director: Director) -> None:
+def test_a_run_that_nobody_has_declared_dead_is_never_overdue(director: Director) -> None:
     for stage, overdue, (accepted,) in director.every_order(running, Stage.fail_overdue, Stage.finish):
+        assert (overdue, accepted, stage.state, stage.events) == (0, True, "completed", [])
+
+
+def test_a_job_without_an_owner_is_done_or_overdue(director: Director) -> None:
+    for stage, overdue, (accepted,) in director.every_order(ownerless, Stage.fail_overdue, Stage.finish):
         assert overdue == (not accepted)
         assert stage.state == ("failed" if overdue else "completed")
         assert stage.events == (["failed"] if overdue else [])
 
 
+def test_a_job_that_waits_is_claimed_or_overdue(director: Director) -> None:
+    for stage, overdue, (claimed,) in director.every_order(Stage, Stage.fail_overdue, Stage.claim):
+        assert overdue == (not claimed)
+        assert stage.state == ("failed" if overdue else "running")
+        assert not claimed or stage.complete_second(stage.store)
+
+
 def test_a_claim_that_was_not_seen_is_not_called_overdue(director: Director) -> None:
     for stage, overdue, (_, claimed) in director.every_order(
-        running,
+        ownerless,
         Stage.fail_overdue,
         lambda stage, store: stage.finish(store, Ending.RELEASED),
         Stage.claim,
@@ -494,7 +526,7 @@ def test_a_claim_that_was_not_seen_is_not_called_overdue(director: Director) -> 
 
 def test_a_job_that_an_operator_has_just_retried_is_not_overdue(director: Director) -> None:
     for stage, _, (_, retried) in director.every_order(
-        running, Stage.fail_overdue, lambda stage, store: stage.finish(store, Ending.FAILED), Stage.retry
+        ownerless, Stage.fail_overdue, lambda stage, store: stage.finish(store, Ending.FAILED), Stage.retry
     ):
         assert retried and stage.state == "queued"
 

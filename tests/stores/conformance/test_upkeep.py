@@ -8,7 +8,7 @@ from rowlock.errors import JobNotFound, WrongState
 from rowlock.job import Ending, LogLine, Minute, Progress, Report
 from rowlock.stores.base import Retention, Store
 from rowlock.upkeep import Upkeep
-from tests.stores.steps import add, end, events, job, state, take, worker
+from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -56,10 +56,11 @@ def test_waiting_jobs_expire_and_running_ones_do_not(store: Store) -> None:
         )
 
 
-def test_jobs_that_are_not_done_long_after_they_were_due_fail(store: Store) -> None:
-    who = worker(store, now=NOW)
+def test_jobs_that_nobody_has_long_after_they_were_due_fail(store: Store) -> None:
+    gone = worker(store, "gone", now=NOW)
     (running,) = add(store, now=NOW)
-    claim = take(store, who, now=NOW)[0]
+    claim = take(store, gone, now=NOW)[0]
+    run_sql(store, f"DELETE FROM {table(store, 'rowlock_workers')}")  # as by somebody who tidies up
     queued = add(store, 45, priority=-3, now=NOW)
     (scheduled,) = add(store, delay=500.0, now=NOW)
     (young,) = add(store, now=NOW + 50)
@@ -69,6 +70,38 @@ def test_jobs_that_are_not_done_long_after_they_were_due_fail(store: Store) -> N
         assert (state(store, id), job(store, id).error_kind) == ("failed", "overdue")
     assert (state(store, scheduled), state(store, young)) == ("scheduled", "queued")
     assert not end(store, claim)
+
+
+@pytest.mark.parametrize("quick", [(), ("t",)], ids=["begun", "claimed ahead"])
+def test_a_job_that_a_living_worker_has_is_never_overdue(store: Store, quick: tuple[str, ...]) -> None:
+    """Its timeout alone bounds how long it runs; one that waits in its worker is given back in a moment."""
+    add(store, 2, now=NOW, task="t")
+    claims = take(store, worker(store, now=NOW), 2, now=NOW, quick=quick)
+    assert [job(store, claim.id).started_at is None for claim in claims] == [bool(quick)] * 2
+    assert store.fail_overdue(3.0, 20, now=NOW + 9) == 0
+    assert all(end(store, claim, now=NOW + 9) for claim in claims)
+
+
+def test_a_job_whose_worker_fell_silent_is_taken_back_and_overdue_in_one_round(store: Store) -> None:
+    (id,) = add(store, now=NOW)
+    claim = take(store, worker(store, "silent", now=NOW), now=NOW)[0]
+    me = worker(store, "me", now=NOW + 100)
+    upkeep = Upkeep(store, lease=60.0, keep=WEEK, failed_after=50.0)
+    assert upkeep.run_once(me, now=NOW + 100).overdue == 1
+    assert (state(store, id), events(store, id)) == ("failed", ["rescued", "failed"])
+    assert not end(store, claim)
+
+
+def test_an_overdue_job_keeps_its_last_error(store: Store) -> None:
+    (id,) = add(store, now=NOW)
+    claim = take(store, worker(store, now=NOW), now=NOW)[0]
+    end(store, claim, Ending.RETRY, error="boom", delay=100.0, charge=1, now=NOW)
+    store.promote(1, now=NOW + 100)
+    assert store.fail_overdue(50.0, 20, now=NOW + 100) == 1
+    assert job(store, id).error == (
+        "no living worker had it 50 s after it was first due (FAILED_JOB_TIMEOUT_SECONDS); "
+        "its last error was: boom"
+    )
 
 
 def test_a_retry_does_not_start_the_long_clock_again(store: Store) -> None:

@@ -41,7 +41,7 @@ def make(
     if kind == "async":
         from rowlock.running.pools.coroutines import AsyncPool
 
-        return AsyncPool(app, done, residents)
+        return AsyncPool(size, app, done, residents)
     from rowlock.running.pools.thread import ThreadPool
 
     return ThreadPool(size, app, done, residents)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rowlock.job import Claim, Outcome
+from rowlock.job import Claim, Ending, Outcome
 from rowlock.running.context import JobContext
 from rowlock.running.execute import Hook
 from rowlock.task import Task
@@ -84,6 +84,13 @@ class Host(Protocol):
     def max_payload_bytes(self) -> int:
         """The largest size of results, as JSON."""
         ...
+
+
+def not_begun(run: Run) -> Outcome:
+    """What becomes of a run that was cancelled, or whose claim was lost, while it waited for its turn."""
+    if run.context.lost:
+        return run.claim.ended(Ending.RELEASED)
+    return run.claim.ended(Ending.CANCELLED, error="cancelled before it began", error_kind="cancelled")
 
 
 Ended = Sequence[tuple[Run, Outcome]]

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from typing import Any
 
 from rowlock.errors import ConfigurationError
@@ -111,9 +112,10 @@ def _import_app(plan: Plan) -> Any:
     with suppress(OSError):  # as it was when the worker's own app was made
         os.chdir(plan.home)
     module = importlib.import_module(name)
-    if not hasattr(module, attribute):
-        raise ConfigurationError(f"{name} has no {attribute!r} when a child process imports it")
-    app = getattr(module, attribute)
+    try:
+        app: Any = attrgetter(attribute)(module)
+    except AttributeError:
+        raise ConfigurationError(f"{name} has no {attribute!r} when a child process imports it") from None
     app.load_tasks()
     with suppress(OSError):
         os.chdir(plan.folder)

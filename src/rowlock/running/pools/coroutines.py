@@ -10,10 +10,11 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from rowlock.running.execute import execute, execute_async
-from rowlock.running.pools.base import Done, Host, Run
+from rowlock.running.pools.base import Done, Host, Run, not_begun
 from rowlock.running.residents import Residents
 from rowlock.running.stacks import awaits_of, stack_of
 
@@ -26,11 +27,12 @@ _AFTER_DEADLINE = 0.001
 
 
 class AsyncPool:
-    """Runs coroutines; the worker counts the places."""
+    """Runs as many coroutines at once as it has places; what was claimed ahead waits for one of them."""
 
     may_wait = False
 
-    def __init__(self, app: Host, done: Done, residents: Residents) -> None:
+    def __init__(self, size: int, app: Host, done: Done, residents: Residents) -> None:
+        self._size = size
         self._app = app
         self._done = done
         self._residents = residents
@@ -39,6 +41,8 @@ class AsyncPool:
         self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
         self._ready = threading.Event()
         self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._line: deque[Run] = deque()
         self._coroutines: dict[Run, asyncio.Task[None]] = {}
         self._abandoned: set[Run] = set()
         self._alive_at = 0.0  # when the loop last came round
@@ -55,18 +59,26 @@ class AsyncPool:
         self._watcher.start()
 
     def submit(self, runs: Sequence[Run]) -> None:
-        self._call(self._begin, runs)
+        with self._lock:
+            self._line.extend(runs)
+        self._call(self._begin)
 
     def take_back(self) -> list[Run]:
-        return []  # all begin at once
+        with self._lock:
+            waiting = list(self._line)
+            self._line.clear()
+        return waiting
 
     def cancel(self, run: Run) -> None:
         self._call(self._cancel, run)
 
     def abandon(self, run: Run) -> None:
-        if run in self._coroutines:
+        with self._lock:
+            if run not in self._coroutines:
+                return
             self._abandoned.add(run)
-            self._call(self._cancel, run)
+        self._call(self._cancel, run)
+        self._call(self._begin)  # its place is free
 
     def where(self) -> dict[Run, str]:
         return {run: awaits_of(task.get_coro()) for run, task in list(self._coroutines.items())}
@@ -91,18 +103,24 @@ class AsyncPool:
         finally:
             self._loop.close()
 
-    def _begin(self, runs: Sequence[Run]) -> None:
+    def _begin(self) -> None:
+        """Begin those that wait, while there is a free place; abandoned runs hold none."""
         assert self._loop is not None
-        if self._round is None:
+        if self._round is None and self._line:
             self._come_round(first=True)
-        for run in runs[:_AT_ONCE]:
-            self._coroutines[run] = self._loop.create_task(self._drive(run))
-        if len(runs) > _AT_ONCE:
-            self._loop.call_soon(self._begin, runs[_AT_ONCE:])
+        for _ in range(_AT_ONCE):
+            with self._lock:
+                if not self._line or len(self._coroutines) - len(self._abandoned) >= self._size:
+                    return
+                run = self._line.popleft()
+                self._coroutines[run] = self._loop.create_task(self._drive(run))
+        self._loop.call_soon(self._begin)
 
     async def _drive(self, run: Run) -> None:
         app, task = self._app, run.task
-        if task is None:  # a task that this worker does not know: nothing is awaited
+        if run.context.cancelled or run.context.lost:
+            outcome = not_begun(run)
+        elif task is None:  # a task that this worker does not know: nothing is awaited
             outcome = execute(run.claim, None, run.context, app.hooks, app.max_payload_bytes)
         else:
             assert self._loop is not None
@@ -114,14 +132,18 @@ class AsyncPool:
             )
             if bell is not None:
                 bell.cancel()
-        self._coroutines.pop(run, None)
-        if run in self._abandoned:
+        with self._lock:
+            del self._coroutines[run]
+            abandoned = run in self._abandoned
             self._abandoned.discard(run)
-        else:
+        if self._line:
+            self._begin()
+        if not abandoned:
             self._done([(run, outcome)])
 
     def _cancel(self, run: Run) -> None:
-        if (task := self._coroutines.get(run)) is not None:
+        # One that has not begun looks for itself; cancelled before its first step, it would never report.
+        if (task := self._coroutines.get(run)) is not None and run.context.began is not None:
             task.cancel()
 
     def _come_round(self, first: bool = False) -> None:
@@ -131,6 +153,7 @@ class AsyncPool:
 
     def _say_goodbye(self) -> None:
         """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
+        self.take_back()
         for run in list(self._coroutines):
             self._cancel(run)
         self._leave()

@@ -17,7 +17,7 @@ from rowlock.job import Claim, Outcome, Report
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a child has to know before it can run anything."""
 
-    app: str  # module:attribute
+    app: str  # module:attribute, which may have dots
     consumer: str | None = None  # it runs the rows of this consumer, not jobs
     tasks: list[str]  # those that run here
     database: str

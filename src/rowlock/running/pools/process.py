@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rowlock.errors import ConfigurationError
-from rowlock.job import Ending, Outcome
-from rowlock.running.pools.base import Done, Ended, Run
+from rowlock.running.pools.base import Done, Ended, Run, not_begun
 from rowlock.running.pools.frames import Plan
 from rowlock.running.pools.place import GOODBYE, TRIES, CannotStart, Place
 from rowlock.running.pools.spawning import plan_for
@@ -157,7 +156,7 @@ class ProcessPool:
                 place.add(run)
             place.idle = not place.runs and place.room > 0
         if refused:
-            self.done([(run, _not_begun(run)) for run in refused])
+            self.done([(run, not_begun(run)) for run in refused])
         return taken
 
     def put_back(self, runs: Sequence[Run]) -> None:
@@ -195,9 +194,3 @@ class ProcessPool:
 
 def _size(run: Run) -> int:
     return _PER_CLAIM + len(run.claim.args_json)
-
-
-def _not_begun(run: Run) -> Outcome:
-    if run.context.lost:
-        return run.claim.ended(Ending.RELEASED)
-    return run.claim.ended(Ending.CANCELLED, error="cancelled before it began", error_kind="cancelled")

@@ -36,8 +36,9 @@ def plan_for(app: Any, tasks: list[str], children: int) -> Plan:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
     consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
+    origin = getattr(app, "origin", app)
     return Plan(
-        app=address_of(getattr(app, "origin", app)),
+        app=origin._imported_as or address_of(origin),
         consumer=None if consumer is None else consumer.name,
         tasks=tasks,
         database=app.store.url,
