@@ -182,17 +182,20 @@ class Connections:
     def use_wal(self, connection: sqlite3.Connection) -> None:
         """Turn the file to write-ahead logging; it stays so."""
         deadline = time.monotonic() + self._busy_timeout
-        while (mode := connection.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        while mode != "wal":
+            last_try = time.monotonic() > deadline
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             except sqlite3.OperationalError as error:  # changing the mode ignores the busy timeout
-                if "locked" not in str(error) or time.monotonic() > deadline:
+                if "locked" not in str(error) or last_try:
                     raise
-            if time.monotonic() > deadline:
-                raise StoreUnusable(
-                    f"{self._shown} stays in journal mode {mode}, but WAL is needed: a network drive?"
-                )
-            time.sleep(0.01)
+            if mode != "wal":
+                if last_try:
+                    raise StoreUnusable(
+                        f"{self._shown} stays in journal mode {mode}, but WAL is needed: a network drive?"
+                    )
+                time.sleep(0.01)
 
 
 # -- forks -------------------------------------------------------------------------------------------
