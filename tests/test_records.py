@@ -139,6 +139,7 @@ def test_fastapi_shows_the_fields_of_a_job_in_its_schema(app: Rowlock) -> None:
     schemas = web.openapi()["components"]["schemas"]
     fields = schemas["Job"]["properties"]
     assert list(fields) == list(Job.__struct_fields__) == schemas["Job"]["required"]
+    assert (schemas["Job"]["title"], schemas["Job"]["description"]) == ("Job", Job.__doc__)
     assert fields["created_at"]["format"] == "date-time"
     assert {"$ref": "#/components/schemas/Progress"} in fields["progress"]["anyOf"]
     assert schemas["State"]["enum"] == ["scheduled", "queued", "running", "completed", "failed", "cancelled"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema, SchemaSerializer
 
 
@@ -43,8 +43,7 @@ class Record(msgspec.Struct, frozen=True):
             {
                 field.name: core_schema.typed_dict_field(handler.generate_schema(field.type), required=True)
                 for field in msgspec.structs.fields(cls)
-            },
-            cls=cls,
+            }
         )
 
         def validate(value: Any, validate_fields: Callable[[Any], dict[str, Any]]) -> Record:
@@ -59,6 +58,15 @@ class Record(msgspec.Struct, frozen=True):
             serialization=core_schema.wrap_serializer_function_ser_schema(serialize, schema=fields),
             ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",
         )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The same as JSON schema, under the record's name."""
+        shown = handler(schema)
+        handler.resolve_ref_schema(shown).update(title=cls.__name__, description=cls.__doc__ or "")
+        return shown
 
 
 @cache
