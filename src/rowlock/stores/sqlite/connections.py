@@ -167,13 +167,14 @@ class Connections:
             factory=kind,
         )
         try:
-            run = sqlite3.Connection.execute  # not the kind's own: it may begin something
+            # Not the kind's own cursor, which `execute` of Python 3.10 would ask for: it may begin something.
+            run = sqlite3.Cursor(connection).execute
             # FULL: NORMAL lost 500 of 500 acknowledged rows in a simulated power cut, FULL lost none.
-            run(connection, "PRAGMA synchronous = FULL")
-            run(connection, "PRAGMA mmap_size = 0")
-            run(connection, f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
+            run("PRAGMA synchronous = FULL")
+            run("PRAGMA mmap_size = 0")
+            run(f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
             if not SAFE_AUTOCHECKPOINT:
-                run(connection, "PRAGMA wal_autocheckpoint = 0")
+                run("PRAGMA wal_autocheckpoint = 0")
         except BaseException:
             connection.close()
             raise
