@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import sqlite3
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +59,73 @@ def test_result_waits_and_then_gives_up(app: Rowlock) -> None:
     job = app.enqueue("work")
     with pytest.raises(TimeoutError, match=f"job {job.id} .work. is still queued after 0.05 s"):
         app.result(job.id, timeout=0.05)
+
+
+def test_whatever_takes_a_jobs_id_takes_the_job(app: Rowlock) -> None:
+    app.task(name="work")(lambda: 5)
+    job = app.enqueue("work", delay=60)
+    assert app.job(job) == app.job(job.id)
+    assert app.cancel(job).state == "cancelled"
+    assert app.retry(job).state == "queued"
+    with pytest.raises(TimeoutError, match=r"job 1 \(work\) is still queued after 0 s"):
+        app.result(job, timeout=0)
+    app.worker(concurrency=1).run(until_empty=True)
+    assert app.result(job) == 5 == asyncio.run(app.aresult(job))
+    assert [one.event for one in app.history(job)] == ["cancelled", "retried"]
+    assert app.logs(job) == []
+
+
+# What registers or makes something, and what the rooms below ask of their app; every other method is a verb.
+NO_VERBS = {
+    *("task", "around", "consumer", "find_task", "load_tasks"),
+    *("worker", "poller", "consuming", "consumer_host"),
+    *("way", "local_context", "local_residents", "retry_policy", "task_facts"),
+}
+
+
+def test_every_verb_of_the_app_has_a_twin_for_async_callers() -> None:
+    methods = {name: one for name, one in inspect.getmembers(Rowlock, inspect.isfunction) if name[0] != "_"}
+    twins = {name for name, method in methods.items() if inspect.iscoroutinefunction(method)}
+    verbs = methods.keys() - twins - NO_VERBS
+    assert verbs >= {"enqueue", "job", "jobs", "result", "cancel", "retry", "pause", "resume", "stats"}
+    assert twins == {f"a{verb}" for verb in verbs}
+    for verb in verbs:
+        twin = methods[f"a{verb}"]
+        assert twin.__name__ == f"a{verb}" and f"`{verb}` for async callers" in (twin.__doc__ or "")
+        assert inspect.signature(twin) == inspect.signature(methods[verb])
+
+
+def test_async_callers_ask_and_operate_without_holding_up_their_loop(app: Rowlock) -> None:
+    async def operate() -> None:
+        job = await app.aenqueue("work", {"n": 1}, queue="gpu")
+        assert (await app.acancel(job)).state == "cancelled"
+        assert (await app.aretry(job)).state == "queued"
+        await app.apause("gpu")
+        assert (await app.astats())["queues"]["gpu"]["paused"]
+        assert await app.ajobs(queue="gpu", limit=1) == [await app.ajob(job)]
+        assert len(await app.ahistory(job)) == 2
+        await app.aclose()
+
+    asyncio.run(operate())
+
+
+def test_a_consumer_that_is_awaited_stops_when_it_is_cancelled(app: Rowlock, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, state TEXT DEFAULT '{}')")
+        connection.execute("INSERT INTO rows DEFAULT VALUES")
+        connection.commit()
+    begun = threading.Event()
+    app.consumer("look", table="rows", state="state")(lambda ctx, row: begun.set())
+
+    async def consume() -> None:
+        task = asyncio.create_task(app.aconsume("look"))
+        assert await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(consume())  # which ends only when the worker's thread has
+    assert app.stats()["workers"] == 0
 
 
 def test_jobs_are_filtered_and_paged(app: Rowlock) -> None:

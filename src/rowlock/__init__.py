@@ -18,7 +18,7 @@ from rowlock.errors import (
     UnknownTask,
     WrongState,
 )
-from rowlock.job import Claim, Ending, Job, Outcome, Progress, State
+from rowlock.job import Claim, Ending, HistoryEntry, Job, JobList, LogEntry, Outcome, Progress, State
 from rowlock.polling.poller import Poller
 from rowlock.resident import resident
 from rowlock.retry import Retry
@@ -32,13 +32,16 @@ __all__ = [
     "ConfigurationError",
     "Ending",
     "Fail",
+    "HistoryEntry",
     "InvalidPayload",
     "Job",
     "JobCancelled",
     "JobContext",
     "JobFailed",
+    "JobList",
     "JobLogFilter",
     "JobNotFound",
+    "LogEntry",
     "Outcome",
     "Poller",
     "Progress",

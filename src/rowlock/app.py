@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer, Way, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
@@ -237,6 +238,14 @@ class Rowlock:
         """Work on the rows of a consumer until stopped, or until none is due or in flight."""
         return self.consuming(name, **chosen).run(until_empty=until_empty)
 
+    async def aconsume(self, name: str, *, until_empty: bool = False, **chosen: Any) -> Tally:
+        """`consume` for async callers; to cancel it stops the worker."""
+        worker = self.consuming(name, **chosen)
+        try:
+            return await in_thread(worker.run, until_empty=until_empty)
+        finally:
+            worker.stop()
+
     def wake(self, table: str) -> None:
         """Tell whoever waits for rows of this table that there may be some; call it after the commit."""
         from rowlock.consumers.consumer import wake_readers
@@ -272,10 +281,6 @@ class Rowlock:
         )
         return configured.enqueue_named({} if args is None else args)
 
-    async def aenqueue(self, task: str, args: Mapping[str, Any] | None = None, **chosen: Any) -> Job:
-        """`enqueue` for async callers."""
-        return await _in_thread(self.enqueue, task, args, **chosen)
-
     def _enqueuer(self, name: str) -> Enqueuer[...]:
         found = self._registry.find_or_load(name)
         if found is not None:
@@ -288,11 +293,12 @@ class Rowlock:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def job(self, job: int) -> Job:
-        """The job of that id; raises `JobNotFound`."""
-        found = self.store.get(_checked_id(job))
+    def job(self, job: int | Job) -> Job:
+        """The job of that id, as it is now; raises `JobNotFound`."""
+        id = _checked_id(job)
+        found = self.store.get(id)
         if found is None:
-            raise JobNotFound(f"there is no job {job}; it may have been pruned")
+            raise JobNotFound(f"there is no job {id}; it may have been pruned")
         return found
 
     def jobs(
@@ -312,7 +318,7 @@ class Rowlock:
         name = None if state is None else State(state).value
         return self.store.find(state=name, queue=queue, task=task, limit=limit, cursor=cursor)
 
-    def result(self, job: int, timeout: float | None = None) -> Any:
+    def result(self, job: int | Job, timeout: float | None = None) -> Any:
         """Wait for the job to end and return its result; raises JobFailed, JobCancelled or TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         look = _FIRST_LOOK
@@ -322,15 +328,11 @@ class Rowlock:
                 return _result_of(found)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError(f"job {job} ({found.task}) is still {found.state} after {timeout:g} s")
+                raise _not_yet(found, timeout)
             time.sleep(look if left is None else min(look, left))
             look = min(look * 1.5, _LONGEST_LOOK)
 
-    async def ajob(self, job: int) -> Job:
-        """`job` for async callers."""
-        return await _in_thread(self.job, job)
-
-    async def aresult(self, job: int, timeout: float | None = None) -> Any:
+    async def aresult(self, job: int | Job, timeout: float | None = None) -> Any:
         """`result` for async callers; waits without holding a thread."""
         import asyncio
 
@@ -341,15 +343,15 @@ class Rowlock:
             if found.state.final:
                 return _result_of(found)
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {job} ({found.task}) is still {found.state} after {timeout:g} s")
+                raise _not_yet(found, timeout)
             await asyncio.sleep(look)
             look = min(look * 1.5, _LONGEST_LOOK)
 
-    def history(self, job: int) -> list[HistoryEntry]:
+    def history(self, job: int | Job) -> list[HistoryEntry]:
         """What became of a job's earlier claims, and operators' acts."""
         return self.store.history(_checked_id(job))
 
-    def logs(self, job: int) -> list[LogEntry]:
+    def logs(self, job: int | Job) -> list[LogEntry]:
         """The lines that the job's runs kept with `ctx.log`."""
         return self.store.logs(_checked_id(job))
 
@@ -361,12 +363,12 @@ class Rowlock:
 
     # -- operating -------------------------------------------------------------------------------
 
-    def cancel(self, job: int) -> Job:
+    def cancel(self, job: int | Job) -> Job:
         """Cancel a waiting job at once, ask a running one to stop; returns the job as it is then."""
         self.store.cancel(self.job(job).id)
         return self.job(job)
 
-    def retry(self, job: int) -> Job:
+    def retry(self, job: int | Job) -> Job:
         """Put a finished (or scheduled) job back into its queue now, with a new budget."""
         self.store.retry(_checked_id(job))
         return self.job(job)
@@ -382,6 +384,27 @@ class Rowlock:
     def set_strategy(self, queue: str, strategy: str | None) -> None:
         """Set the order in which all workers claim from a queue; None leaves it to each worker."""
         self.store.set_queue(check_name("queue", queue), strategy=strategy or "")
+
+    def close(self) -> None:
+        """Close this process's connections; a later call opens them again."""
+        if self._store is not None:
+            self._store.close()
+
+    # -- the same for async callers (`aresult` and `aconsume` are beside theirs) -------------------
+
+    aenqueue = awaited(enqueue)
+    ajob = awaited(job)
+    ajobs = awaited(jobs)
+    ahistory = awaited(history)
+    alogs = awaited(logs)
+    astats = awaited(stats)
+    acancel = awaited(cancel)
+    aretry = awaited(retry)
+    apause = awaited(pause)
+    aresume = awaited(resume)
+    aset_strategy = awaited(set_strategy)
+    awake = awaited(wake)
+    aclose = awaited(close)
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -457,11 +480,6 @@ class Rowlock:
 
         chosen.setdefault("poll_interval", self.settings.poll_interval)
         return Poller(self, **chosen)
-
-    def close(self) -> None:
-        """Close this process's connections; a later call opens them again."""
-        if self._store is not None:
-            self._store.close()
 
     # -- what the rooms below ask of their app ----------------------------------------------------
 
@@ -569,13 +587,13 @@ class _OwnWay:
         return self._app.store.insert(jobs)
 
     async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return await _in_thread(self.insert, jobs)
+        return await in_thread(self.insert, jobs)
 
     def get(self, job: int) -> Job | None:
         return self._app.store.get(job)
 
     async def aget(self, job: int) -> Job | None:
-        return await _in_thread(self.get, job)
+        return await in_thread(self.get, job)
 
 
 class _TaskMaker:
@@ -595,11 +613,17 @@ class _TaskMaker:
 
 
 def _checked_id(job: Any) -> int:
+    if isinstance(job, Job):
+        return job.id
     if isinstance(job, bool) or not isinstance(job, int):
         raise TypeError(f"a job's id is a whole number, not {job!r}")
     if not 0 < job < 2**63:
         raise JobNotFound(f"there is no job {job}")
     return job
+
+
+def _not_yet(job: Job, timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"job {job.id} ({job.task}) is still {job.state} after {timeout:g} s")
 
 
 def _result_of(job: Job) -> Any:
@@ -608,9 +632,3 @@ def _result_of(job: Job) -> Any:
     if job.state is State.CANCELLED:
         raise JobCancelled(job)
     return job.result
-
-
-async def _in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    import asyncio
-
-    return await asyncio.to_thread(function, *args, **kwargs)

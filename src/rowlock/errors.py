@@ -106,6 +106,8 @@ class StoreError(RowlockError):
 class StoreBusy(StoreError):
     """Another connection held the write lock for longer than the busy timeout."""
 
+    own_transaction: object = None  # one that this process has open on the file, and may be waiting for
+
 
 class StoreMissing(StoreError):
     """There is no queue at that address, and this call does not create one."""

@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from rowlock.record import Record
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 _FAR = 32_000_000_000.0  # the year 2984
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -47,7 +53,7 @@ class State(str, Enum):
 _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(Record, frozen=True):
     """How far a run has come, as it last said itself."""
 
     done: float
@@ -59,7 +65,7 @@ class Progress(msgspec.Struct, frozen=True):
         return iter((self.done, self.total, self.note))
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(Record, frozen=True, kw_only=True):
     """One row of the queue: this task with these arguments, and what became of it."""
 
     id: int
@@ -84,7 +90,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_kind: str | None = None
     unique_key: str | None = None
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] = msgspec.field(default_factory=dict)
     is_new: bool = True
 
     @property
@@ -99,6 +105,15 @@ class JobList(list[Job]):
     def __init__(self, jobs: Sequence[Job] = (), cursor: str | None = None) -> None:
         super().__init__(jobs)
         self.cursor = cursor
+
+    def to_dict(self) -> dict[str, Any]:
+        """The page as JSON types: its `jobs`, and the `cursor` for the next one."""
+        return {"jobs": [job.to_dict() for job in self], "cursor": self.cursor}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """For pydantic, and so for FastAPI, it is a list of jobs."""
+        return handler.generate_schema(list[Job])
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -296,7 +311,7 @@ class Exchange(msgspec.Struct, frozen=True):
     last_queue: str = ""
 
 
-class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(Record, frozen=True, kw_only=True):
     """One claim that did not end as a first-try completion, or an operator's act."""
 
     claim: int
@@ -308,16 +323,16 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str | None = None
 
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+class LogEntry(Record, frozen=True, kw_only=True):
     """A kept log line, as it is read back."""
 
     claim: int
     at: datetime
     message: str
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRecord(Record, frozen=True, kw_only=True):
     """One incarnation of a worker, as its row tells it."""
 
     id: str
@@ -335,7 +350,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     dead_at: datetime | None = None
     ended: str | None = None
     running: int = 0
-    info: dict[str, Any] = {}
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -343,7 +358,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.dead_at is None and 0 <= self.beat_age <= self.lease
 
 
-class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+class QueueRecord(Record, frozen=True, kw_only=True):
     """One queue: its settings, and how many of its jobs are in which state."""
 
     name: str

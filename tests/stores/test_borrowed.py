@@ -28,7 +28,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from rowlock.errors import ConfigurationError
+from rowlock import Rowlock
+from rowlock.errors import ConfigurationError, StoreBusy
 from rowlock.stores.borrowed import Answer, Borrowed, borrow
 
 # -- a place to write to -------------------------------------------------------------------------
@@ -252,6 +253,7 @@ case = pytest.fixture(opened, name="case", params=[*on_sqlite, *on_postgres])
 # Django's atomic() begins as its own settings say, and by default takes no lock.
 locking = [one for one in on_sqlite if "django" not in str(one.id)]
 sqlite_case = pytest.fixture(opened, name="sqlite_case", params=locking)
+any_sqlite_case = pytest.fixture(opened, name="any_sqlite_case", params=on_sqlite)
 async_case = pytest.fixture(opened, name="async_case", params=waiting)
 
 
@@ -328,6 +330,20 @@ def test_after_begin_nobody_else_can_change_a_sqlite_file(sqlite_case: Case) -> 
         face.rollback()
 
     sqlite_case.do(work)
+
+
+def test_who_enqueues_beside_its_own_open_session_is_told_of_using(any_sqlite_case: Case) -> None:
+    app = Rowlock(any_sqlite_case.place.url, busy_timeout=0.01)
+    app.store.open()
+    any_sqlite_case.start()
+    any_sqlite_case.do(lambda face: any_sqlite_case.insert(face, 1))
+    with pytest.raises(
+        StoreBusy, match=r"this program itself has a transaction open .*task\.using\(session\)"
+    ):
+        app.enqueue("work")
+    any_sqlite_case.rollback()
+    app.enqueue("work")
+    app.close()
 
 
 def test_inside_an_atomic_block_of_the_user_rollback_undoes_its_own_part(postgres_table: Place) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -431,6 +432,11 @@ def test_a_held_write_lock_is_called_busy(store: SqliteStore, other: sqlite3.Con
     other.execute("ROLLBACK")
     add(store)
     assert len(store.find()) == 2
+
+
+def test_a_slow_change_to_wal_is_not_taken_for_a_network_drive(path: Path) -> None:
+    with closing(SqliteStore(str(path), busy_timeout=1e-9)) as store:
+        store.open()
 
 
 def test_a_file_that_is_no_database_is_named_and_left_alone(store: SqliteStore, path: Path) -> None:

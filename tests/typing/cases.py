@@ -10,7 +10,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from rowlock import Job, JobContext, Poller, Retry, Rowlock, State, Task
+from rowlock import HistoryEntry, Job, JobContext, JobList, LogEntry, Poller, Retry, Rowlock, State, Task
 
 app = Rowlock("sqlite:///jobs.db", include=["shop.tasks"])
 
@@ -50,6 +50,10 @@ task: Task[[int, int], int] = add
 state: State = app.job(job.id).state
 app.jobs(state="failed", queue="gpu", limit=50, cursor=None)
 result: Any = app.result(job.id, timeout=10)
+same: Job = app.retry(app.cancel(app.job(job)))
+history: list[HistoryEntry] = app.history(job)
+logs: list[LogEntry] = app.logs(job)
+plain: dict[str, Any] = job.to_dict()
 app.worker(queues=["gpu"], strategy="PRIORITY", concurrency=4, pool="thread").run(until_empty=True)
 Poller(app, worker_id=None, strategy="FIFO").poll_once(lambda claim: claim.args)
 
@@ -72,6 +76,14 @@ async def transactional_and_asynchronous(session: AsyncSession, server: psycopg.
 async def asynchronous() -> None:
     made: Job = await add.aenqueue(1, 2)
     await app.aresult(made.id)
+    found: Job = await app.aretry(await app.acancel(made))
+    page: JobList = await app.ajobs(state="failed", queue="gpu", limit=50)
+    named: Job = await app.aenqueue("add", {"a": 1, "b": 2}, queue=found.queue)
+    await app.apause("gpu")
+    await app.ajobs(colour="red")  # wrong
+    await app.ajob("one")  # wrong
+    number: int = await app.ajob(1)  # wrong
+    assert page == [named, number]
     text: bytes = await fetch("x")
     assert text
 
@@ -95,4 +107,5 @@ app.task(priority="high")  # wrong
 job.state = State.FAILED  # wrong
 app.worker(concurrency="four")  # wrong
 app.result("one")  # wrong
+app.cancel("one")  # wrong
 Rowlock(5)  # wrong

@@ -192,7 +192,7 @@ def progress_of(job: Job) -> str:
 
 def record(job: Job, **more: Any) -> dict[str, Any]:
     """The job as plain values for JSON."""
-    plain: dict[str, Any] = msgspec.to_builtins(job)
+    plain = job.to_dict()
     plain.pop("is_new")
     return {**plain, "cancelling": job.cancelling, **more}
 

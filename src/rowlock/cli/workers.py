@@ -9,7 +9,6 @@ import os
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from rowlock import Rowlock
@@ -115,4 +114,4 @@ def _stacks_of(app: Rowlock, id: str) -> str:
 
 
 def _plain(worker: WorkerRecord) -> dict[str, Any]:
-    return {**msgspec.to_builtins(worker), "status": status(worker)}
+    return {**worker.to_dict(), "status": status(worker)}

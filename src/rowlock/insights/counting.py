@@ -5,10 +5,16 @@ A scan of the finished ones: not for hot paths.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+import sys
+from typing import Any
 
 from rowlock.job import State
 from rowlock.stores.base import Store
+
+if sys.version_info >= (3, 12):
+    from typing import TypedDict
+else:  # pydantic, and so FastAPI, refuses the older `typing.TypedDict`; it comes with this one itself
+    from typing_extensions import TypedDict
 
 
 class Stats(TypedDict):

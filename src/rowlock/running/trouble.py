@@ -1,11 +1,14 @@
-"""What a worker does while its store cannot be used: says so once, and tries less and less often."""
+"""What a worker does while its store cannot be used: says so once, and tries less and less often.
+
+Whether it goes on at all is the worker's to decide; here it is only told what it waits for.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
 
-from rowlock.errors import StoreError
+from rowlock.errors import StoreBusy, StoreError
 
 log = logging.getLogger("rowlock.worker")
 
@@ -18,6 +21,15 @@ class Trouble:
     def __init__(self) -> None:
         self.failing = 0
         self._said: set[str] = set()
+        self._held: object = None
+        self._held_since = 0.0
+
+    def held_for(self, error: StoreError, now: float) -> float:
+        """For how many seconds the same transaction of this process has been open on the locked store."""
+        held = error.own_transaction if isinstance(error, StoreBusy) else None
+        if held is None or held != self._held:
+            self._held, self._held_since = held, now
+        return now - self._held_since
 
     def met(self, error: StoreError) -> float:
         """The store could not be used; returns how many seconds to wait."""
@@ -33,4 +45,4 @@ class Trouble:
         if self.failing:
             log.info("the store can be used again")
             self._said.clear()
-        self.failing = 0
+        self.failing, self._held = 0, None

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreError, WorkerGone
@@ -38,6 +38,7 @@ STOP_GRACE = 25.0  # seconds that runs may take to end; most supervisors kill af
 _LAST_TRIES = 3
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _SOON = 0.05
+_LONGEST_HELD = 10.0  # seconds
 
 
 class Host(PollerHost, Protocol):
@@ -116,6 +117,7 @@ class Worker:
         self._said = False
         self._turn = threading.Lock()  # who holds it makes the exchange: the loop, or the thread of a pool
         self._over = False  # no pool's thread has to make one any more
+        self._in_callers_thread = False  # of `run()`: nothing else can happen there before it returns
         self._failure: BaseException | None = None  # what went wrong in the thread of a pool
 
     # -- what users call -------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Worker:
     def run(self, until_empty: bool = False) -> Tally:
         """Work until stopped, or until nothing is due or running; returns what was done."""
         with told_by_signals(self._stop_by_signal, self.show_stacks):
-            return self._work(until_empty)
+            return self._work(until_empty, in_callers_thread=True)
 
     @contextmanager
     def background(self) -> Iterator[Worker]:
@@ -196,18 +198,22 @@ class Worker:
 
     # -- the loop --------------------------------------------------------------------------------
 
-    def _work(self, until_empty: bool) -> Tally:
+    def _work(self, until_empty: bool, in_callers_thread: bool = False) -> Tally:
         self._app.load_tasks()
+        self._in_callers_thread = in_callers_thread
         self._finisher = Finisher()
         self._stop_at, self._said, self.ended = None, False, ""
         self._over, self._failure = False, None
+        self._trouble = Trouble()
         self._hand = self._new_hand()
         self._hand.stations = self._floor.stations(self._hand.done, self._residents)
         try:
             self._residents.load(self._floor.tasks_here())
             self._hand.open()
-            with suppress(*TRANSIENT):  # the loop goes on trying, and says so
+            try:
                 self.register()
+            except TRANSIENT as error:  # the loop goes on trying, and says so
+                self._trouble.held_for(error, time.monotonic())
             self.poller.running = True
             log.debug("worker %s takes jobs from %s", self.id, ", ".join(self._queues) or "all queues")
             while not self.ended:
@@ -263,6 +269,7 @@ class Worker:
         except StoreError as error:
             if not (self._presence.is_registered or isinstance(error, TRANSIENT)):
                 raise  # it has nothing to lose yet, and this does not pass
+            self._refuse_to_wait_for_caller(error)
             if isinstance(error, StoreBusy):
                 self.poller.count_busy()
             self._answered = self._asked
@@ -278,6 +285,20 @@ class Worker:
             return 0.0 if hand.is_short() else hand.time_to_next_deadline(_LOOK_AROUND)
         idle = self.poller.idle_wait()
         return min(idle, hand.time_to_next_deadline(_LOOK_AROUND)) if hand.runs else idle
+
+    def _refuse_to_wait_for_caller(self, error: StoreError) -> None:
+        """End with an error if the thread that called `run()` seems to hold the lock that `run()` waits for.
+
+        Before the worker is registered, no task of its own can be the holder. A connection does not tell
+        which thread uses it, but another thread would end its transaction, or go on writing in it, meanwhile.
+        """
+        seconds = self._trouble.held_for(error, time.monotonic())
+        if self._in_callers_thread and not self._presence.is_registered and seconds >= _LONGEST_HELD:
+            raise StoreBusy(
+                f"the worker ends before its first claim: for {seconds:.0f} s the database was locked, "
+                "and the same transaction of this program was open on it and wrote nothing. If the caller of "
+                "`run()` has opened it, it stays open until that returns: commit or close it before the call"
+            ) from error
 
     def _take(self, got: Exchange, wanted: int, still_in_order: bool) -> None:
         for outcome in got.lost:

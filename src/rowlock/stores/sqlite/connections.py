@@ -167,13 +167,14 @@ class Connections:
             factory=kind,
         )
         try:
-            run = sqlite3.Connection.execute  # not the kind's own: it may begin something
+            # Not the kind's own cursor, which `execute` of Python 3.10 would ask for: it may begin something.
+            run = sqlite3.Cursor(connection).execute
             # FULL: NORMAL lost 500 of 500 acknowledged rows in a simulated power cut, FULL lost none.
-            run(connection, "PRAGMA synchronous = FULL")
-            run(connection, "PRAGMA mmap_size = 0")
-            run(connection, f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
+            run("PRAGMA synchronous = FULL")
+            run("PRAGMA mmap_size = 0")
+            run(f"PRAGMA journal_size_limit = {_LARGEST_LOG}")
             if not SAFE_AUTOCHECKPOINT:
-                run(connection, "PRAGMA wal_autocheckpoint = 0")
+                run("PRAGMA wal_autocheckpoint = 0")
         except BaseException:
             connection.close()
             raise
@@ -182,17 +183,20 @@ class Connections:
     def use_wal(self, connection: sqlite3.Connection) -> None:
         """Turn the file to write-ahead logging; it stays so."""
         deadline = time.monotonic() + self._busy_timeout
-        while (mode := connection.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        while mode != "wal":
+            last_try = time.monotonic() > deadline
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             except sqlite3.OperationalError as error:  # changing the mode ignores the busy timeout
-                if "locked" not in str(error) or time.monotonic() > deadline:
+                if "locked" not in str(error) or last_try:
                     raise
-            if time.monotonic() > deadline:
-                raise StoreUnusable(
-                    f"{self._shown} stays in journal mode {mode}, but WAL is needed: a network drive?"
-                )
-            time.sleep(0.01)
+            if mode != "wal":
+                if last_try:
+                    raise StoreUnusable(
+                        f"{self._shown} stays in journal mode {mode}, but WAL is needed: a network drive?"
+                    )
+                time.sleep(0.01)
 
 
 # -- forks -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What SQLite's errors mean for the person who sees them.
 
-Only words: nothing here opens or retries anything.
+Looks around where the reason may be found; nothing here opens or retries anything.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ import shutil
 import sqlite3
 
 from rowlock.errors import DiskTrouble, StoreBusy, StoreError, StoreUnusable
+from rowlock.stores.sqlite.holders import open_transaction
 
 _FULL = "the disk that holds {path} is full; nothing was written, free some space"
 _NOWHERE = "{path} cannot be opened: check that its folder exists and can be written"
+_BUSY = "another connection holds the write lock of {path}; the call can simply be made again"
+_OWN = (
+    "another connection holds the write lock of {path}, and {whose}. If that is the caller's own session, "
+    "the call waits for itself: enqueue in it with `task.using(session).enqueue(...)`, or commit it before "
+    "the call. If not, the call can simply be made again"
+)
 _LEAST_ROOM = 64 * 1024  # bytes; the index beside the log, which every first connection makes, takes 32 KB
 
 # Python 3.10 has no sqlite_errorcode, so the text that SQLite gives is what all versions share.
 _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
-    (
-        "locked",
-        StoreBusy,
-        "another connection holds the write lock of {path}; the call can simply be made again",
-    ),
-    (
-        "busy",
-        StoreBusy,
-        "another connection holds the write lock of {path}; the call can simply be made again",
-    ),
+    ("locked", StoreBusy, _BUSY),
+    ("busy", StoreBusy, _BUSY),
     ("full", DiskTrouble, _FULL),
     ("readonly", DiskTrouble, "{path} cannot be written: check the rights of the file and of its folder"),
     (
@@ -53,9 +52,26 @@ def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
     text = str(error)
     for word, kind, sentence in _SENTENCES:
         if word in text.lower():
+            if kind is StoreBusy:
+                return _busy(text, path, file)
             known = _looked_at(word, file) or (kind, sentence)
             return known[0](f"{known[1].format(path=path)} (SQLite: {text})")
     return StoreError(f"SQLite refused on {path}: {text}")
+
+
+def _busy(text: str, path: str, file: str) -> StoreBusy:
+    """Who waits for the write lock while a session in the same program is open may wait for that."""
+    own = open_transaction(file)
+    if own is None:
+        return StoreBusy(f"{_BUSY.format(path=path)} (SQLite: {text})")
+    whose = (
+        "this program itself has a transaction open on it"
+        if own.on_file
+        else "another thread of this program has a transaction open, perhaps on it"
+    )
+    error = StoreBusy(f"{_OWN.format(path=path, whose=whose)} (SQLite: {text})")
+    error.own_transaction = own if own.on_file else None
+    return error
 
 
 def _looked_at(word: str, file: str) -> tuple[type[StoreError], str] | None:

@@ -51,7 +51,7 @@ class TaskConnection(Connection):
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                super().execute("BEGIN IMMEDIATE")
+                sqlite3.Cursor(self).execute("BEGIN IMMEDIATE")  # `execute` of Python 3.10 calls our `cursor`
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or self.revoked or time.monotonic() > deadline:
                     raise
@@ -124,7 +124,7 @@ class SqliteTransaction:
                 self._end("ROLLBACK")
 
     def _end(self, how: str) -> None:
-        sqlite3.Connection.execute(self.connection, how)
+        sqlite3.Cursor(self.connection).execute(how)
         held = time.monotonic() - (self.connection.began or time.monotonic())
         if held > _LONG:
             log.warning(

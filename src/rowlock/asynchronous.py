@@ -1,0 +1,35 @@
+"""The same calls for async callers: each is handed to a thread.
+
+No call has a second body here; what a call does is written where it is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function in a thread, with the caller's context variables."""
+    import asyncio  # here, so that `import rowlock` stays light
+
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def awaited(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """The async twin of a method: the same parameters, the same answer."""
+    name = verb.__name__
+
+    @wraps(verb)
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        method: Callable[P, R] = getattr(self, name)  # a subclass may have its own
+        return await in_thread(method, *args, **kwargs)
+
+    twin.__name__, twin.__doc__ = f"a{name}", f"`{name}` for async callers."
+    twin.__qualname__ = f"{verb.__qualname__.removesuffix(name)}a{name}"
+    return twin

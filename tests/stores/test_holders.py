@@ -1,0 +1,177 @@
+"""Who holds the write lock of a SQLite file: an open transaction of this very program is found and named."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+
+from rowlock import JobContext, Rowlock, StoreBusy
+from rowlock.running import worker as worker_module
+from rowlock.running.trouble import Trouble
+from rowlock.stores.sqlite import holders
+from rowlock.stores.sqlite.holders import OpenTransaction, open_transaction
+from tests.eventually import eventually
+
+OWN = r"this program itself has a transaction open on it.*task\.using\(session\)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def app(path: Path) -> Iterator[Rowlock]:
+    made = Rowlock(f"sqlite:///{path}", busy_timeout=0.02)
+    made.task(name="work")(lambda: 1)
+    made.store.open()
+    yield made
+    made.close()
+
+
+def write_to(path: Path, **options: Any) -> closing[sqlite3.Connection]:
+    """A connection of the user's with a row written and not committed."""
+    connection = sqlite3.connect(path, **options)
+    connection.execute("CREATE TABLE IF NOT EXISTS mine (x)")
+    connection.execute("INSERT INTO mine VALUES (1)")
+    return closing(connection)
+
+
+def test_a_transaction_on_another_file_is_not_blamed(app: Rowlock, path: Path, tmp_path: Path) -> None:
+    with write_to(tmp_path / "other.db"), closing(app.store.connections.open()) as somebody:  # type: ignore[attr-defined]
+        somebody.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy, match=r"the write lock of .*; the call can simply be made again"):
+            app.enqueue("work")
+        somebody.execute("ROLLBACK")
+
+
+def test_a_session_that_keeps_the_tables_from_being_made_is_named(path: Path) -> None:
+    app = Rowlock(f"sqlite:///{path}", busy_timeout=0.02)
+    with write_to(path) as mine:
+        with pytest.raises(StoreBusy, match=OWN):
+            app.enqueue("work")
+        mine.commit()
+        app.enqueue("work")
+    app.close()
+
+
+def test_a_connection_without_a_transaction_is_not_blamed(path: Path) -> None:
+    with write_to(path) as mine:
+        mine.commit()
+        assert open_transaction(str(path)) is None
+    assert open_transaction(str(path)) is None  # nor one that was closed
+
+
+def test_rows_of_another_shape_and_attached_files_are_understood(app: Rowlock, path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as mine:
+        mine.row_factory = lambda cursor, row: {"a row": row}
+        mine.text_factory = bytes
+        mine.execute("ATTACH ? AS queue", (str(path),))
+        mine.execute("CREATE TABLE queue.mine (x)")
+        mine.execute("INSERT INTO queue.mine VALUES (1)")
+        with pytest.raises(StoreBusy, match=OWN):
+            app.enqueue("work")
+
+
+def test_a_session_is_found_from_the_thread_of_an_async_twin(app: Rowlock, path: Path) -> None:
+    with write_to(path), pytest.raises(StoreBusy, match=r"another thread .* perhaps on it.*task\.using"):
+        asyncio.run(app.aenqueue("work"))
+
+
+def test_a_raw_aiosqlite_connection_is_suspected(app: Rowlock, path: Path) -> None:
+    async def enqueue() -> None:
+        async with aiosqlite.connect(path) as mine:
+            await mine.execute("CREATE TABLE mine (x)")
+            await mine.execute("INSERT INTO mine VALUES (1)")
+            with pytest.raises(StoreBusy, match=r"another thread .* perhaps on it.*task\.using"):
+                app.enqueue("work")
+
+    asyncio.run(enqueue())
+
+
+def test_a_connection_that_runs_a_statement_is_not_waited_for(
+    app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "_ANSWER_SECONDS", 0.02)
+    begun, over = threading.Event(), threading.Event()
+    with write_to(path, check_same_thread=False) as busy, ThreadPoolExecutor(1) as thread:
+        busy.create_function("hold", 0, lambda: (begun.set(), over.wait(10))[1])
+        running = thread.submit(busy.execute, "UPDATE mine SET x = hold()")
+        assert begun.wait(10)
+        with pytest.raises(StoreBusy, match=r"the write lock of .*; the call can simply be made again"):
+            app.enqueue("work")
+        over.set()
+        running.result()
+
+
+def test_a_task_that_operates_inside_its_own_transaction_is_told(app: Rowlock) -> None:
+    @app.task(retry=False)
+    def cancel_another(ctx: JobContext, other: int) -> None:
+        with ctx.transaction() as tx:
+            tx.execute("CREATE TABLE mine (x)")
+            app.cancel(other)
+
+    job = cancel_another.enqueue(app.enqueue("work", delay=60).id)
+    app.worker(concurrency=1).run(until_empty=True)
+    assert "this program itself has a transaction open on it" in (app.job(job).error or "")
+
+
+# -- the worker --------------------------------------------------------------------------------------
+
+
+def test_a_worker_does_not_wait_for_ever_for_the_session_of_its_caller(
+    app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LONGEST_HELD", 0.1)
+    app.enqueue("work")
+    worker = app.worker(concurrency=1)
+    with write_to(path) as mine:
+        with pytest.raises(StoreBusy, match=r"commit or close it before the call") as raised:
+            worker.run(until_empty=True)
+        assert "task.using(session)" in str(raised.value.__cause__)
+        mine.commit()
+        assert worker.run(until_empty=True).completed == 1
+
+
+def test_a_worker_waits_for_a_transaction_that_another_thread_ends(app: Rowlock, path: Path) -> None:
+    app.enqueue("work")
+    worker = app.worker(concurrency=1)
+    with write_to(path) as mine, ThreadPoolExecutor(1) as thread:
+        tally = thread.submit(worker.run, until_empty=True)
+        eventually(lambda: worker.poller.polls_busy)
+        mine.commit()
+        assert tally.result().completed == 1
+
+
+def test_a_worker_in_the_background_never_gives_up(
+    app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LONGEST_HELD", 0.0)
+    job = app.enqueue("work")
+    with write_to(path, check_same_thread=False) as mine, app.worker(concurrency=1).background() as worker:
+        eventually(lambda: worker.poller.polls_busy > 1)
+        mine.commit()
+        assert app.result(job, timeout=10) == 1
+
+
+def test_only_a_transaction_that_stands_still_counts_as_held() -> None:
+    def busy(*transaction: Any) -> StoreBusy:
+        error = StoreBusy("locked")
+        error.own_transaction = OpenTransaction(*transaction) if transaction else None
+        return error
+
+    trouble = Trouble()
+    assert trouble.held_for(busy(7, 1, True), now=3.0) == 0.0
+    assert trouble.held_for(busy(7, 1, True), now=5.0) == 2.0
+    assert trouble.held_for(busy(7, 2, True), now=9.0) == 0.0  # it has written
+    assert trouble.held_for(busy(), now=11.0) == 0.0
+    assert trouble.held_for(busy(), now=13.0) == 0.0
