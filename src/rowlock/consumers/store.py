@@ -350,7 +350,7 @@ class ConsumerStore:
                 moments.append(due - tx.now)
         return max(0.0, min(moments)) if moments else None
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a row that has to be worked on alone waits."""
         with self._ground.reading() as session:
             return self._tx(session).row("row_alone_waiting", consumer=self._consumer.name) is not None

@@ -264,8 +264,11 @@ class Store(Protocol):
         """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
         ...
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
-        """True if a job that has to be claimed alone waits in one of these queues; none given: in any."""
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+        """True if a job that has to be claimed alone waits in one of these queues; none given: in any.
+
+        Those of `unknown` tasks do not count.
+        """
         ...
 
     # -- operators -------------------------------------------------------------------------------

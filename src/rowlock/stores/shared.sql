@@ -33,7 +33,10 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        {next_in_turn}
 
 -- name: queue_has_work
-SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
+
+-- name: queue_has_tasks
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND task IN ({task_names}) LIMIT 1
 
 -- name: oldest_queued
 {levels}
@@ -230,7 +233,7 @@ WHERE id = :id AND claim = :claim AND state IN ('queued', 'running') AND due_at 
 
 -- name: alone_waiting
 SELECT 1 FROM rowlock_jobs
-WHERE alone > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues}))
+WHERE alone > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 

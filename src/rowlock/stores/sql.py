@@ -15,7 +15,7 @@ import msgspec
 from rowlock.errors import JobNotFound, WorkerGone, WrongState
 from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.claiming import last_served, queues_in_turn, take
+from rowlock.stores.claiming import has_work, last_served, take
 from rowlock.stores.finishing import (
     Step,
     add_history,
@@ -151,7 +151,7 @@ class SqlStore(ABC):
         if want is None or want.count < 1:
             return False
         with self._read(now) as db:
-            return next(queues_in_turn(db, want, db.rows("queue_settings")), None) is not None
+            return has_work(db, want, db.rows("queue_settings"))
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
         if reports:
@@ -313,7 +313,12 @@ class SqlStore(ABC):
             tx.run("prune_workers", age=age, most=_SIDE_ROWS)
             tx.run("prune_minutes", minute=int((tx.now - age) // 60), most=_SIDE_ROWS)
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+        values = {
+            "all": int(not queues),
+            "queues": _json(queues),
+            "unknown": _json(unknown) if unknown else None,
+        }
         with self._read() as db:
             return db.row("alone_waiting", all=int(not queues), queues=_json(queues)) is not None
 
