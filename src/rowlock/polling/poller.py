@@ -93,6 +93,7 @@ class Poller:
             concurrency=lambda: 1,
             strategy=lambda: self.strategy,
             on_death=self.ring,
+            takes_every_task=True,
         )
         self._upkeep: Upkeep | None = None
         self._upkeep_at = self._upkeep_needed_at = self._hold_until = 0.0

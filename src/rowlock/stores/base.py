@@ -194,7 +194,16 @@ class Store(Protocol):
 
     # -- liveness --------------------------------------------------------------------------------
     def register(self, worker: Registration, now: float | None = None) -> str:
-        """Write the worker's row; returns its id, with a suffix if that id was used before."""
+        """Write the worker's row; returns its id, with a suffix if that id was used before.
+
+        Jobs that were put off because no living worker knew their task, and that this one knows, are due now.
+        """
+        ...
+
+    def know(
+        self, worker: str, queues: Sequence[str], tasks: dict[str, Any], now: float | None = None
+    ) -> None:
+        """Write into the row of a worker of these queues that it knows these tasks by now."""
         ...
 
     def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:

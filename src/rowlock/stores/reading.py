@@ -180,7 +180,7 @@ class SqlReads(ABC):
                 "due_heads", most=_DUE_HEADS
             ):  # waiting for a worker to promote them
                 due[queue] = min(run_at, due.get(queue, run_at))
-            workers = [tuple(_json(queues, [])) for (queues,) in db.rows("living_workers")]
+            workers = [tuple(_json(queues, [])) for _, queues, _ in db.rows("living_workers")]
             moment = db.now
         waiting = {queue: max(0.0, moment - since) for queue, since in due.items() if since is not None}
         return Pulse(workers=workers, waiting=waiting, paused=paused)

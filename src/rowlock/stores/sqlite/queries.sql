@@ -136,7 +136,7 @@ SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
 
 -- name: living_workers
-SELECT queues FROM rowlock_workers
+SELECT id, queues, tasks FROM rowlock_workers
 WHERE dead_at IS NULL AND beat_mono >= :mono - lease AND beat_mono <= :mono + 1
 
 -- name: beat_age
