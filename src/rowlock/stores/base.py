@@ -7,7 +7,7 @@ told when that claim is lost. `now` is Unix seconds; None means the store's own 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -336,8 +336,13 @@ class Store(Protocol):
         """Rates and durations since a Unix minute."""
         ...
 
-    def idle(self, queues: Sequence[str], now: float | None = None) -> bool:
-        """True if nothing in these queues is due or running (paused queues do not count)."""
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
+        """True if nothing in these queues is due or running (paused queues do not count).
+
+        With `tasks`, no other tasks count.
+        """
         ...
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:

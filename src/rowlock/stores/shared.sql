@@ -50,8 +50,8 @@ SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
 SELECT 1 FROM (
     SELECT queue, task FROM rowlock_jobs WHERE state = 'running'
     UNION ALL
-    SELECT queue FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
-WHERE (:all = 1 OR queue IN ({queues}))
+    SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
+WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
