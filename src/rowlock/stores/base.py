@@ -109,8 +109,8 @@ class Wake(Protocol):
         """Called before every claim; `idle` if the last one found nothing."""
         ...
 
-    def claimed(self, all_places_taken: bool) -> None:
-        """Called after a claim that found jobs."""
+    def claimed(self, leaves_some: bool) -> None:
+        """Called after a claim that found jobs; `leaves_some` if there may be more, for others."""
         ...
 
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
