@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer, Way, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
-from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
+from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
 from rowlock.options import Options, Seconds, check_name
 from rowlock.registry import Registry
 from rowlock.retry import Retry
@@ -286,7 +286,7 @@ class Rowlock:
         if found is not None:
             return found
         if self._registry:  # a producer without the code has no tasks at all, and is trusted
-            elsewhere = {task for worker in self.store.workers() for task in worker.tasks}
+            elsewhere = {task for worker in self.store.workers() for task in worker.tasks} - {EVERY_TASK}
             if name not in elsewhere:
                 raise UnknownTask(self._registry.no_such_task(name, elsewhere))
         return Enqueuer(self, name, None, None, Options())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
+EVERY_TASK = "*"  # among the tasks of a worker: it takes whatever there is
 _FAR = 32_000_000_000.0  # the year 2984
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -259,6 +260,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
     row: str = ""  # as in the claim
+    unless_known: bool = False  # the delay is only for a task that no other living worker knows
     written: bool = False  # by the task's own transaction; only to be counted
     lost: bool = False  # and refused by the fence, with all that the task wrote
 
@@ -301,6 +303,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     quick: tuple[
         str, ...
     ] = ()  # tasks whose jobs may wait a moment: they count as started when claimed again
+    unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
 
 
 class Exchange(msgspec.Struct, frozen=True):

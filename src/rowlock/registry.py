@@ -63,7 +63,7 @@ class Registry:
 
     def facts(self) -> dict[str, Any]:
         """What a worker's row says about the tasks it knows."""
-        return {name: {"max_attempts": task.retry.max_attempts} for name, task in self._by_name.items()}
+        return {name: {"max_attempts": task.retry.max_attempts} for name, task in list(self._by_name.items())}
 
     def no_such_task(self, name: str, elsewhere: Iterable[str]) -> str:
         """A sentence that names the closest task that there is."""

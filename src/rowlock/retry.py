@@ -17,6 +17,7 @@ from rowlock.job import Claim, Ending, Outcome
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
 _MAX_ERROR = 32_768
+_UNKNOWN_FIRST, LONGEST_UNKNOWN = 5.0, 300.0  # seconds that a job waits whose task no living worker knows
 LONGEST = 100 * 365 * 86_400.0  # seconds; what lies further ahead is a mistake
 
 
@@ -99,6 +100,18 @@ def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
         return claim.ended(Ending.FAILED, error=text, error_kind=kind, charge=1)
     delay = retry.delay(failures)
     return claim.ended(Ending.RETRY, error=text, error_kind=kind, delay=delay, charge=1)
+
+
+def put_off(claim: Claim, unless_known: bool = False) -> Outcome:
+    """What becomes of a job whose task its worker does not know: given back for later, and later each time.
+
+    With `unless_known` it goes back at once if another living worker knows the task.
+    """
+    delay = min(LONGEST_UNKNOWN, _UNKNOWN_FIRST * 2.0 ** min(claim.claim - 1, 10))
+    error = f"worker {claim.claimed_by} knows no task {claim.task!r}; the job waits for one that does"
+    return claim.ended(
+        Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay, unless_known=unless_known
+    )
 
 
 def describe(error: BaseException) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from rowlock import Fail, Poller, Retry, RetryLater, Rowlock
+from rowlock.errors import UnknownTask
+from rowlock.job import EVERY_TASK
 from tests.eventually import eventually
 
 
@@ -39,6 +41,22 @@ def test_an_empty_queue_gives_no_claim(poller: Poller) -> None:
         "strategy": "PRIORITY",
         "worker_id": "w1",
     }
+
+
+def test_a_poller_counts_as_knowing_every_task(app: Rowlock, poller: Poller) -> None:
+    app.task(name="known")(lambda: None)
+    assert poller.claim() is None
+    (record,) = app.store.workers()
+    assert record.tasks == {"known": {"max_attempts": 3}, EVERY_TASK: {}}
+    with pytest.raises(UnknownTask, match=r"there is no task '\*'; known ones are: known"):
+        app.enqueue(EVERY_TASK)  # which makes no name of it
+    other = Rowlock(app.store.url)
+    other.task(name="else")(lambda: None)
+    job = enqueue(app)
+    assert other.worker().run(until_empty=True).released == 1
+    assert app.job(job).state == "queued"
+    claim = poller.claim()
+    assert claim is not None and claim.id == job
 
 
 def test_a_claim_has_the_jobs_fields_and_can_be_completed(app: Rowlock, poller: Poller) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rowlock.job import Claim, Ending, Job, NewJob, Outcome, Want
+from rowlock.job import EVERY_TASK, Claim, Ending, Job, NewJob, Outcome, Want
 from rowlock.stores.base import Registration, Store
 from rowlock.stores.queries import qualified
 
@@ -27,7 +27,7 @@ def worker(
     queues: tuple[str, ...] = (),
     **tasks: int,
 ) -> str:
-    facts = {task: {"max_attempts": attempts} for task, attempts in tasks.items()}
+    facts = {task: {"max_attempts": attempts} for task, attempts in tasks.items()} or {EVERY_TASK: {}}
     registration = Registration(
         id=name,
         host="host",

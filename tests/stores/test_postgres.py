@@ -17,6 +17,7 @@ import pytest
 from rowlock import JobContext, Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
 from rowlock.job import Ending, LogLine, Progress, Report, Want
+from rowlock.retry import put_off
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.borrowed import borrow
@@ -26,7 +27,7 @@ from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
-from tests.stores.steps import add, end, events, job, new, outcome, state, take, worker
+from tests.stores.steps import add, end, events, job, new, outcome, run_sql, state, take, worker
 
 
 @pytest.fixture
@@ -423,6 +424,64 @@ def test_the_word_is_passed_on_only_to_one_who_has_something_to_do(
         assert [ear.heard() for ear in ears] == [1, 0]
 
 
+@pytest.fixture
+def two_apps(store: PostgresStore, postgres_url: str) -> Iterator[list[Ear]]:
+    """Sleepers that know one task each, "work" and "other"."""
+    names = [f"{task} of {store.address.schema}" for task in ("work", "other")]
+    made = [
+        Ear(postgres_url, worker(store, names[0], work=3)),
+        Ear(postgres_url, worker(store, names[1], other=3)),
+    ]
+    for ear in made:
+        store.fall_asleep(ear.who)
+    yield made
+    for ear in made:
+        ear.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 2000])
+def test_a_sleeper_is_not_told_of_tasks_that_it_does_not_know(
+    store: PostgresStore, two_apps: list[Ear], count: int
+) -> None:
+    """Also because every word makes commits wait for each other."""
+    add(store, count)
+    assert [ear.heard() for ear in two_apps] == [1, 0]
+    add(store, count, task="unheard of")
+    assert [ear.heard() for ear in two_apps] == [0, 0]
+
+
+def test_what_comes_back_is_told_to_one_who_knows_it(store: PostgresStore, two_apps: list[Ear]) -> None:
+    def heard_only_by_the_first() -> bool:
+        return [ear.heard() for ear in two_apps] == [1, 0]
+
+    schema = store.address.schema
+    helping = worker(store, f"helping in {schema}", lease=60.0, mine=3)
+    dying = worker(store, f"dying in {schema}", lease=0.5, work=3)
+    with store._write() as tx:  # unheard
+        insert(tx, [new(), new(), new()])
+    one, two, three = take(store, helping, 3)
+    store.exchange(helping, [put_off(one, unless_known=True)])
+    assert heard_only_by_the_first(), "released"
+    store.exchange(helping, [outcome(two, Ending.RETRY, delay=0.0)])
+    assert store.promote(5) == 1 and heard_only_by_the_first(), "promoted"
+    store.exchange(helping, [outcome(three, Ending.FAILED)])
+    store.retry(three.id)
+    assert heard_only_by_the_first(), "retried"
+    assert len(take(store, dying, 3)) == 3
+    long_ago = f"UPDATE {schema}.rowlock_workers SET beat_at = now() - interval '9 s' WHERE id = '{dying}'"
+    run_sql(store, long_ago)
+    assert store.rescue(helping, 60.0).requeued == 3 and heard_only_by_the_first(), "rescued"
+
+
+def test_the_word_is_passed_on_to_one_who_knows_what_waits(store: PostgresStore, two_apps: list[Ear]) -> None:
+    asking = worker(store, f"asking in {store.address.schema}")
+    with store._write() as tx:
+        insert(tx, [new()] * 3)
+    for _ in range(2):
+        store.wake_another(asking)
+        assert [ear.heard() for ear in two_apps] == [1, 0]
+
+
 def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> None:
     for strategy in ("PRIORITY", "WEIGHTED_RANDOM"):
         store.fall_asleep(ears[0].who)
@@ -488,7 +547,7 @@ def test_one_who_takes_some_queues_passes_the_word_on_though_it_has_places_left(
         store.insert([new(queue="mail"), new(queue="gpu")])
         store.fall_asleep(other.who)
         assert [one.queue for one in take(store, me.who, queues=("mail",))] == ["mail"]
-        wake.claimed(all_places_taken=False)
+        wake.claimed(leaves_some=False)
         assert other.heard() == len(queues)
 
 

@@ -17,6 +17,7 @@ from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
 from rowlock.cli.options import Database, Json, examples
 from rowlock.errors import StoreMissing
+from rowlock.job import EVERY_TASK
 
 commands = typer.Typer()
 
@@ -97,7 +98,7 @@ def _known(app: Rowlock) -> set[str]:
         app.store.open(create=False)
     except StoreMissing:
         return own
-    return own.union(*(worker.tasks for worker in app.store.workers()))
+    return own.union(*(worker.tasks for worker in app.store.workers())) - {EVERY_TASK}
 
 
 def _unknown(task: str, known: list[str]) -> str:

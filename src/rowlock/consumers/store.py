@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -350,12 +350,14 @@ class ConsumerStore:
                 moments.append(due - tx.now)
         return max(0.0, min(moments)) if moments else None
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a row that has to be worked on alone waits."""
         with self._ground.reading() as session:
             return self._tx(session).row("row_alone_waiting", consumer=self._consumer.name) is not None
 
-    def idle(self, queues: Sequence[str], now: float | None = None) -> bool:
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
         """True if no row is due or in flight (or the consumer is paused)."""
         with self._ground.reading(now) as session:
             tx = self._tx(session)

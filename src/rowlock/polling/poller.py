@@ -93,6 +93,7 @@ class Poller:
             concurrency=lambda: 1,
             strategy=lambda: self.strategy,
             on_death=self.ring,
+            takes_every_task=True,
         )
         self._upkeep: Upkeep | None = None
         self._upkeep_at = self._upkeep_needed_at = self._hold_until = 0.0
@@ -242,6 +243,7 @@ class Poller:
         minutes: Sequence[Minute] = (),
         alone: bool = True,
         quick: tuple[str, ...] = (),
+        unknown: tuple[str, ...] = (),
     ) -> Exchange:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
         self._presence.ensure()
@@ -257,6 +259,7 @@ class Poller:
                 after=self._last_queue,
                 alone=alone,
                 quick=quick,
+                unknown=unknown,
             )
         owed = [*self._owed, *outcomes]
         try:
@@ -278,7 +281,7 @@ class Poller:
                 self._last_queue = got.last_queue
                 if self._wake is not None:  # one that runs alone leaves no place for more
                     full = len(got.claims) >= count or got.claims[0].alone > 0
-                    self._wake.claimed(all_places_taken=full)
+                    self._wake.claimed(leaves_some=full or bool(unknown))
             else:
                 self.polls_empty += 1
                 self.consecutive_empty += 1

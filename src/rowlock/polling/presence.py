@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from rowlock._version import __version__
 from rowlock.errors import StoreError
+from rowlock.job import EVERY_TASK
 from rowlock.polling.heartbeat import Heartbeat
 from rowlock.stores.base import Registration, Store
 
@@ -52,6 +53,7 @@ class Presence:
         on_renewal: Callable[[], None] = lambda: None,
         on_tick: Callable[[], None] = lambda: None,
         running: Callable[[], Sequence[str]] = lambda: (),
+        takes_every_task: bool = False,
     ) -> None:
         self._app = app
         self._name = name
@@ -62,6 +64,8 @@ class Presence:
         self._on_renewal = on_renewal
         self._on_tick = on_tick
         self._running = running
+        self._takes_every_task = takes_every_task
+        self._told_tasks: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._heartbeat: Heartbeat | None = None
         self._id = self._new_id()
@@ -91,19 +95,20 @@ class Presence:
                 log.warning("worker %s was declared dead: it registers anew and drops its claims", self._id)
                 self._on_renewal()
                 wanted = self._new_id()
+            tasks = self._tasks()
             registration = Registration(
                 id=wanted,
                 host=_host(),
                 pid=os.getpid(),
                 version=__version__,
                 queues=self._queues,
-                tasks=self._app.task_facts(),
+                tasks=tasks,
                 strategy=self._strategy(),
                 concurrency=self._concurrency(),
                 lease=self._app.lease,
             )
             self._id = self._app.store.register(registration)
-            self._registered, self._dead = True, False
+            self._registered, self._dead, self._told_tasks = True, False, tasks
             if self._heartbeat is None:
                 self._heartbeat = Heartbeat(
                     self._app.store,
@@ -111,10 +116,21 @@ class Presence:
                     strategy=self._strategy,
                     lease=self._app.lease,
                     on_death=self.declared_dead,
-                    on_tick=self._on_tick,
+                    on_tick=self._tick,
                     running=self._running,
                 )
                 self._heartbeat.start()
+
+    def _tasks(self) -> dict[str, Any]:
+        return self._app.task_facts() | ({EVERY_TASK: {}} if self._takes_every_task else {})
+
+    def _tick(self) -> None:
+        """Keep the row in step with the tasks: some may be registered while the worker runs."""
+        tasks = self._tasks()
+        if tasks != self._told_tasks:
+            self._app.store.know(self._id, self._queues, tasks)
+            self._told_tasks = tasks
+        self._on_tick()
 
     def declared_dead(self, worker: str) -> None:
         """Take note that the store calls this id dead; `ensure` does something about it."""

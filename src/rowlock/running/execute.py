@@ -19,7 +19,7 @@ from rowlock import codec
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
 from rowlock.headline import headline
 from rowlock.job import Claim, Ending, Outcome
-from rowlock.retry import after_error, describe, storable
+from rowlock.retry import after_error, describe, put_off, storable
 from rowlock.running.context import JobContext
 from rowlock.running.residents import Residents
 from rowlock.task import Task
@@ -27,7 +27,6 @@ from rowlock.task import Task
 log = logging.getLogger("rowlock.run")
 
 Hook = Callable[[JobContext], Generator[None, Outcome, None]]
-_UNKNOWN_FIRST, _UNKNOWN_MOST = 5.0, 300.0
 _NONE = Residents()
 _LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
 
@@ -47,7 +46,7 @@ def execute(
     token = context.begin()
     try:
         if task is None:
-            outcome = _unknown(claim)
+            outcome = put_off(claim)
         elif not hooks:
             outcome = _run(claim, task, context, limit, residents)
         else:
@@ -125,13 +124,6 @@ def _log(claim: Claim, outcome: Outcome) -> None:
         log.warning("%s, attempt %d: %s; again in %.1f s", claim.title, attempt, reason, wait)
     elif outcome.ending is Ending.RELEASED:
         log.warning("%s was given back: %s", claim.title, reason)
-
-
-def _unknown(claim: Claim) -> Outcome:
-    # Back to scheduled, later each time: another worker (or a newer version of this one) may know it.
-    delay = min(_UNKNOWN_MOST, _UNKNOWN_FIRST * 2.0 ** min(claim.claim - 1, 10))
-    error = f"worker {claim.claimed_by} knows no task {claim.task!r}; it is offered again in {delay:g} s"
-    return claim.ended(Ending.RELEASED, error=error, error_kind="unknown_task", delay=delay)
 
 
 # -- the hooks around it -------------------------------------------------------------------------

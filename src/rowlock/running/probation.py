@@ -19,9 +19,16 @@ _LOOK_EVERY = 0.25
 class Probation:
     """One worker's view: may it claim now, and may it claim such a job?"""
 
-    def __init__(self, store: Store, queues: Sequence[str], soon_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        soon_over: Callable[[], bool],
+        unknown: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
         self._store = store
         self._queues = queues
+        self._unknown = unknown
         self._soon_over = soon_over
         self._looked_at = 0.0
         self._waiting_since: float | None = None
@@ -50,7 +57,7 @@ class Probation:
     def look(self) -> None:
         """See whether such a job waits: now and then, and when a dead worker's jobs have just come back."""
         self._looked_at = moment = time.monotonic()
-        self._makes_way = self._store.alone_waiting(self._queues)
+        self._makes_way = self._store.alone_waiting(self._queues, self._unknown())
         if not self._makes_way:
             self._waiting_since = None
         elif self._waiting_since is None:

@@ -19,6 +19,7 @@ from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
 from rowlock.polling.presence import Presence
 from rowlock.polling.strays import Strays
+from rowlock.retry import put_off
 from rowlock.running.chores import Chores
 from rowlock.running.execute import Hook
 from rowlock.running.finisher import Finisher, Tally
@@ -36,6 +37,7 @@ log = logging.getLogger("rowlock.worker")
 TIMEOUT_GRACE = 2.0  # seconds after its timeout that a run may take to notice
 STOP_GRACE = 25.0  # seconds that runs may take to end; most supervisors kill after 30
 _LAST_TRIES = 3
+_MOST_UNKNOWN = 500  # names of tasks that are left out of a claim
 _LOOK_AROUND = 1.0  # seconds; the longest wait while anything runs
 _SOON = 0.05
 _LONGEST_HELD = 10.0  # seconds
@@ -108,7 +110,8 @@ class Worker:
         self.strays = self.poller.strays = Strays(
             lambda: app.store, self._known, asked=lambda: self._asked, answered=lambda: self._answered
         )
-        self._probation = Probation(app.store, self._queues, self._soon_over)
+        self._unknown: set[str] = set()  # tasks of others that it has met
+        self._probation = Probation(app.store, self._queues, self._soon_over, self._left_out)
         self._trouble = Trouble()
         self._stop = self._stop_now = self._show_stacks = False
         self._stop_at: float | None = None
@@ -205,6 +208,7 @@ class Worker:
         self._stop_at, self._said, self.ended = None, False, ""
         self._over, self._failure = False, None
         self._trouble = Trouble()
+        self._unknown.clear()
         self._hand = self._new_hand()
         self._hand.stations = self._floor.stations(self._hand.done, self._residents)
         try:
@@ -261,6 +265,7 @@ class Worker:
                 *(wanted, batch.outcomes, batch.reports, batch.minutes),
                 alone=alone,
                 quick=hand.quick_tasks() if wanted > 1 else (),
+                unknown=self._left_out() if self._unknown else (),
             )
         except WorkerGone:
             self._answered = self._asked
@@ -308,7 +313,28 @@ class Worker:
                 outcome.claim,
                 outcome.ending,
             )
-        self._leave(self._hand.take(got.claims, wanted) if still_in_order else got.claims)
+        claims = self._give_back_unknown(got.claims)
+        self._leave(self._hand.take(claims, wanted) if still_in_order else claims)
+
+    def _give_back_unknown(self, claims: list[Claim]) -> list[Claim]:
+        """The claims of tasks that are known here; the others go back, and are left to other workers."""
+        unknown = {name for name in {claim.task for claim in claims} if self._app.find_task(name) is None}
+        if not unknown:
+            return claims
+        for name in sorted(unknown - self._unknown)[: _MOST_UNKNOWN - len(self._unknown)]:
+            log.warning("worker %s knows no task %r; from now on it leaves its jobs to others", self.id, name)
+            self._unknown.add(name)
+        for claim in claims:
+            if (
+                claim.task in unknown
+            ):  # one that it cannot leave out has to wait, or it would come back at once
+                self._finisher.add(put_off(claim, unless_known=claim.task in self._unknown), None)
+        return [claim for claim in claims if claim.task not in unknown]
+
+    def _left_out(self) -> tuple[str, ...]:
+        """The tasks that it has met and does not know; one that was registered since is known."""
+        self._unknown = {name for name in self._unknown if self._app.find_task(name) is None}
+        return tuple(sorted(self._unknown))
 
     def _leave(self, left: Sequence[Claim]) -> None:
         if left:
@@ -353,7 +379,7 @@ class Worker:
         if self.poller.consecutive_empty == 0 or self._trouble.failing:
             return False
         try:
-            return self._app.store.idle(self._queues)
+            return self._app.store.idle(self._queues, tasks=self._app.task_facts())
         except StoreError:
             return False
 

@@ -7,7 +7,7 @@ told when that claim is lost. `now` is Unix seconds; None means the store's own 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,8 +109,8 @@ class Wake(Protocol):
         """Called before every claim; `idle` if the last one found nothing."""
         ...
 
-    def claimed(self, all_places_taken: bool) -> None:
-        """Called after a claim that found jobs."""
+    def claimed(self, leaves_some: bool) -> None:
+        """Called after a claim that found jobs; `leaves_some` if there may be more, for others."""
         ...
 
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
@@ -194,7 +194,16 @@ class Store(Protocol):
 
     # -- liveness --------------------------------------------------------------------------------
     def register(self, worker: Registration, now: float | None = None) -> str:
-        """Write the worker's row; returns its id, with a suffix if that id was used before."""
+        """Write the worker's row; returns its id, with a suffix if that id was used before.
+
+        Jobs that were put off because no living worker knew their task, and that this one knows, are due now.
+        """
+        ...
+
+    def know(
+        self, worker: str, queues: Sequence[str], tasks: dict[str, Any], now: float | None = None
+    ) -> None:
+        """Write into the row of a worker of these queues that it knows these tasks by now."""
         ...
 
     def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:
@@ -264,8 +273,11 @@ class Store(Protocol):
         """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
         ...
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
-        """True if a job that has to be claimed alone waits in one of these queues; none given: in any."""
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+        """True if a job that has to be claimed alone waits in one of these queues; none given: in any.
+
+        Those of `unknown` tasks do not count.
+        """
         ...
 
     # -- operators -------------------------------------------------------------------------------
@@ -324,8 +336,13 @@ class Store(Protocol):
         """Rates and durations since a Unix minute."""
         ...
 
-    def idle(self, queues: Sequence[str], now: float | None = None) -> bool:
-        """True if nothing in these queues is due or running (paused queues do not count)."""
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
+        """True if nothing in these queues is due or running (paused queues do not count).
+
+        With `tasks`, no other tasks count.
+        """
         ...
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from rowlock.errors import ConfigurationError
 from rowlock.job import Claim, Want
 from rowlock.stores.session import Session
@@ -20,14 +22,15 @@ LONGEST_ALONE = 60  # seconds that a job may ask to run without company
 class SqlShelf:
     """One queue's queued jobs, as a strategy sees them inside a claim."""
 
-    def __init__(self, tx: Session, worker: str, queue: str, alone: bool, quick: Sequence[str] = ()) -> None:
+    def __init__(self, tx: Session, worker: str, queue: str, alone: bool, want: Want) -> None:
         self._tx = tx
         self._values: dict[str, Any] = {
             "worker": worker,
             "queue": queue,
             "alone": LONGEST_ALONE if alone else 0,
+            "unknown": left_out(want),
         }
-        self._quick = list(quick)
+        self._quick = list(want.quick)
 
     # RETURNING has no order on any of the databases: sort by what the statement chose by.
 
@@ -102,14 +105,18 @@ def take(
             strategy = get_strategy(overrides.get(queue, want.strategy))
         except ConfigurationError:  # set by a newer version: this one goes on in its own order
             strategy = get_strategy(want.strategy)
-        got = strategy.take(SqlShelf(tx, worker, queue, alone, want.quick), count)
+        got = strategy.take(SqlShelf(tx, worker, queue, alone, want), count)
         claims.extend(got)
         return len(got)
 
     # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
-    queues = list(islice(queues_in_turn(tx, want, settings, next_queue), want.count))
-    if has_alone and want.alone and queues and take_from(queues[0], 1, alone=True) and claims[0].alone:
-        return claims  # its last worker died under it: it gets no neighbours that it could take along
+    line = queues_in_turn(tx, want, settings, next_queue)
+    queues = list(islice(line, want.count))
+    if has_alone and want.alone:
+        while queues and not take_from(queues[0], 1, alone=True):  # all that it has is left out, or held
+            queues = queues[1:] or list(islice(line, 1))
+        if claims and claims[0].alone:
+            return claims  # its last worker died under it: it gets no neighbours that it could take along
     while queues and len(claims) < want.count:
         still_full = []
         for index, queue in enumerate(queues):
@@ -117,7 +124,23 @@ def take(
             if share > 0 and take_from(queue, share, alone=False) == share:
                 still_full.append(queue)
         queues = still_full
+        if not queues and want.unknown:  # all that these had may have been left out
+            queues = list(islice(line, want.count - len(claims)))
     return claims
+
+
+def left_out(want: Want) -> str | None:
+    """The names of the tasks that are left to other workers, as JSON; None: there are none."""
+    return msgspec.json.encode(want.unknown).decode() if want.unknown else None
+
+
+def has_work(db: Session, want: Want, settings: list[Any]) -> bool:
+    """True if there is a job for this want, as far as a read can tell."""
+    unknown = left_out(want)
+    return any(
+        unknown is None or db.row("queue_has_work", queue=queue, unknown=unknown)
+        for queue in queues_in_turn(db, want, settings)
+    )
 
 
 def last_served(claims: Sequence[Claim], want: Want, has_alone: bool) -> str:
@@ -136,7 +159,7 @@ def queues_in_turn(
     if want.queues:
         start = want.queues.index(want.after) + 1 if want.after in want.queues else 0
         for name in want.queues[start:] + want.queues[:start]:
-            if name not in paused and db.row("queue_has_work", queue=name):
+            if name not in paused and db.row("queue_has_work", queue=name, unknown=None):
                 yield name
         return
     seen: set[str | None] = {None}

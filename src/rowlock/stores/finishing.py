@@ -6,12 +6,12 @@ Every write says which claim it holds, and tells when that claim was lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from rowlock.job import Claim, Ending, Outcome, Report, State
+from rowlock.job import EVERY_TASK, Claim, Ending, Outcome, Report, State
 from rowlock.stores.claiming import LONGEST_ALONE
 from rowlock.stores.session import Session
 
@@ -65,11 +65,31 @@ def finish(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcom
     """Write the outcomes; returns those whose claims were lost, of which nothing was written."""
     if not outcomes:
         return []
-    changed = take_steps(tx, [_ending(worker, outcome) for outcome in outcomes])
+    known = _known_to_others(tx, worker, [one for one in outcomes if one.unless_known])
+    changed = take_steps(tx, [_ending(worker, outcome, known) for outcome in outcomes])
     return [outcome for outcome, written in zip(outcomes, changed, strict=True) if not written]
 
 
-def _ending(worker: str, outcome: Outcome) -> Step:
+def _known_to_others(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> set[tuple[str, str]]:
+    """Of the tasks and queues of these outcomes, those that another living worker takes."""
+    if not outcomes:
+        return set()
+    others = [
+        (msgspec.json.decode(queues), msgspec.json.decode(tasks))
+        for id, queues, tasks in tx.rows("living_workers")
+        if id != worker
+    ]
+    return {
+        (task, queue)
+        for task, queue in {(one.task, one.queue) for one in outcomes}
+        if any(
+            (task in tasks or EVERY_TASK in tasks) and (not queues or queue in queues)
+            for queues, tasks in others
+        )
+    }
+
+
+def _ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = ()) -> Step:
     values = {
         "id": outcome.id,
         "claim": outcome.claim,
@@ -81,6 +101,8 @@ def _ending(worker: str, outcome: Outcome) -> Step:
     }
     if outcome.is_usual:
         return Step("finish_completed", values, None)
+    if outcome.unless_known and (outcome.task, outcome.queue) in known:  # back at once, as if untouched
+        values |= {"delay": None, "error": None, "error_kind": None}
     history = history_of(
         outcome.id,
         outcome.claim,
@@ -172,7 +194,7 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
     tx.run("bury_worker", worker=worker)
     steps: list[Step] = []
     fates: list[State] = []
-    for job, claim, failures, budget, started_at, cancel_requested_at, task, alone in tx.rows(
+    for job, claim, failures, budget, started_at, cancel_requested_at, task, alone, _ in tx.rows(
         "held_by", worker=worker
     ):
         deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)

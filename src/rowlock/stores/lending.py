@@ -90,8 +90,8 @@ class SqlLending(ABC):
         """A session that runs this store's statements there."""
 
     @abstractmethod
-    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
-        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
+    def _hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
+        """Tell one who sleeps that there may be work, where a commit alone does not tell."""
 
     @abstractmethod
     def _job(self, row: Any) -> Job:
@@ -109,7 +109,7 @@ class SqlLending(ABC):
         """Write the jobs there."""
         tx = self._checked(lent)
         inserted = insert(tx, jobs)
-        self._hint(tx, {job.queue for job in jobs})
+        self._hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
         return inserted
 
     def get_on(self, lent: Borrowed, job: int) -> Job | None:

@@ -6,7 +6,7 @@ Every read is short: one statement, fetched whole. Nothing here writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -180,7 +180,7 @@ class SqlReads(ABC):
                 "due_heads", most=_DUE_HEADS
             ):  # waiting for a worker to promote them
                 due[queue] = min(run_at, due.get(queue, run_at))
-            workers = [tuple(_json(queues, [])) for (queues,) in db.rows("living_workers")]
+            workers = [tuple(_json(queues, [])) for _, queues, _ in db.rows("living_workers")]
             moment = db.now
         waiting = {queue: max(0.0, moment - since) for queue, since in due.items() if since is not None}
         return Pulse(workers=workers, waiting=waiting, paused=paused)
@@ -190,14 +190,20 @@ class SqlReads(ABC):
         with self._read() as db:
             return [Minute(**dict(zip(names, row, strict=True))) for row in db.rows("minutes", since=since)]
 
-    def idle(self, queues: Sequence[str], now: float | None = None) -> bool:
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
+        names = msgspec.json.encode(sorted(tasks or ())).decode()
         with self._read(now) as db:
             paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
             name = ""
             while (name := db.row("queue_after", after=name)[0]) is not None:
-                if name not in paused and (not queues or name in queues):
+                if name in paused or (queues and name not in queues):
+                    continue
+                if tasks is None or db.row("queue_has_tasks", queue=name, task_names=names):
                     return False
-            return db.row("busy", all=int(not queues), queues=msgspec.json.encode(queues).decode()) is None
+            chosen = {"all": int(not queues), "queues": msgspec.json.encode(queues).decode()}
+            return db.row("busy", **chosen, every=int(tasks is None), task_names=names) is None
 
     def _job(self, row: Any) -> Job:
         done, total, note = row[22:25]

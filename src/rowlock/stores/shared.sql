@@ -33,7 +33,10 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        {next_in_turn}
 
 -- name: queue_has_work
-SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue LIMIT 1
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
+
+-- name: queue_has_tasks
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND task IN ({task_names}) LIMIT 1
 
 -- name: oldest_queued
 {levels}
@@ -45,10 +48,10 @@ SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
 -- Paused queues do not count: nothing in them will move.
 -- name: busy
 SELECT 1 FROM (
-    SELECT queue FROM rowlock_jobs WHERE state = 'running'
+    SELECT queue, task FROM rowlock_jobs WHERE state = 'running'
     UNION ALL
-    SELECT queue FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
-WHERE (:all = 1 OR queue IN ({queues}))
+    SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
+WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
@@ -81,14 +84,16 @@ SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancell
     alone = 0, claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
--- A release costs nothing and keeps the position; with a delay it waits as scheduled.
+-- A release costs nothing and keeps the position; with a delay it waits as scheduled. Without a new error the last one
+-- stays, but for the one that says that no worker knew the task: that is not so any more.
 -- name: finish_released
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
                  WHEN :delay IS NULL THEN 'queued' ELSE 'scheduled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
     run_at = CASE WHEN :delay IS NULL THEN run_at ELSE {now+delay} END,
-    error = coalesce(:error, error), error_kind = coalesce(:error_kind, error_kind),
+    error = coalesce(:error, CASE WHEN error_kind = 'unknown_task' THEN NULL ELSE error END),
+    error_kind = coalesce(:error_kind, nullif(error_kind, 'unknown_task')),
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
@@ -134,11 +139,14 @@ WHERE job_id = :id AND id <= (
 -- name: info
 SELECT info FROM rowlock_workers WHERE id = :worker
 
+-- name: know_tasks
+UPDATE rowlock_workers SET tasks = :tasks WHERE id = :worker AND dead_at IS NULL
+
 -- name: retire_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 
 -- name: held_by
-SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, alone
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, alone, queue
 FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 
 -- name: bury_worker
@@ -185,7 +193,7 @@ SET state = 'queued', position = :position, run_at = {now}, due_at = {now}, fail
 WHERE id = :id AND state IN ('scheduled', 'completed', 'failed', 'cancelled')
 
 -- name: retry_facts
-SELECT claim, state, task, unique_key, unique_until FROM rowlock_jobs WHERE id = :id
+SELECT claim, state, task, unique_key, unique_until, queue FROM rowlock_jobs WHERE id = :id
 
 -- name: unique_holder
 SELECT id FROM rowlock_jobs
@@ -193,7 +201,7 @@ WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
   AND state IN ('scheduled', 'queued', 'running')
 
 -- name: due_jobs
-SELECT id FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
+SELECT id, queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
 ORDER BY run_at, position LIMIT :most {lock}
 
 -- name: due_heads
@@ -201,6 +209,17 @@ SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {
 
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
+
+-- Jobs that wait because no living worker knew their task: for no longer than the delay, so that few others are read.
+-- name: put_off_jobs
+SELECT id, queue, task FROM rowlock_jobs
+WHERE state = 'scheduled' AND run_at <= {now+delay} AND error_kind = 'unknown_task'
+  AND (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
+ORDER BY run_at, position LIMIT :most {lock}
+
+-- name: offer
+UPDATE rowlock_jobs SET state = 'queued', position = :position, run_at = {now}, error = NULL, error_kind = NULL
+WHERE id = :id AND state = 'scheduled'
 
 -- name: next_due
 SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'
@@ -237,7 +256,7 @@ WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' O
 
 -- name: alone_waiting
 SELECT 1 FROM rowlock_jobs
-WHERE alone > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues}))
+WHERE alone > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
@@ -318,8 +337,12 @@ SELECT queue, state, count(*) FROM rowlock_jobs WHERE state IN ('failed', 'cance
 -- name: count_completed
 SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' GROUP BY queue
 
+-- Also those that no worker has taken, because it had met one of them before.
 -- name: count_unknown
-SELECT task, count(*) FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') AND error_kind = 'unknown_task' GROUP BY task
+SELECT task, count(*) FROM rowlock_jobs
+WHERE state IN ('scheduled', 'queued') AND task IN (
+    SELECT task FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') AND error_kind = 'unknown_task')
+GROUP BY task
 
 -- name: newest_created_at
 SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)

@@ -6,16 +6,17 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
 from rowlock.errors import JobNotFound, WorkerGone, WrongState
-from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
+from rowlock.job import EVERY_TASK, Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
+from rowlock.retry import LONGEST_UNKNOWN
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.claiming import last_served, queues_in_turn, take
+from rowlock.stores.claiming import has_work, last_served, take
 from rowlock.stores.finishing import (
     Step,
     add_history,
@@ -34,6 +35,10 @@ from rowlock.strategies import get_strategy
 
 _SIDE_ROWS = (
     2_000  # in one transaction; 250,000, the lines of 500 talkative jobs, held SQLite's lock for 7.7 s
+)
+
+_OFFERED = (
+    10_000  # jobs that one registration makes due; each worker has put off a few, so that there are not many
 )
 
 
@@ -89,8 +94,13 @@ class SqlStore(ABC):
 
     # -- what each database has ------------------------------------------------------------------
 
-    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
-        """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
+    def _hint(  # noqa: B027 - most have nothing to tell
+        self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()
+    ) -> None:
+        """Tell one who sleeps that there may be work, where a commit alone does not tell.
+
+        One who takes one of these queues and knows one of these tasks; none given: any.
+        """
 
     def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
         self,
@@ -122,8 +132,9 @@ class SqlStore(ABC):
             lost = not_written = self._finish(tx, worker, outcomes)
             if again:
                 lost = [outcome for outcome in not_written if not was_written(tx, outcome)]
-            if any(outcome.ending is Ending.RELEASED for outcome in outcomes):
-                self._hint(tx)
+            if released := [one for one in outcomes if one.ending is Ending.RELEASED]:
+                named = all(one.queue and one.task for one in released)
+                self._hint(tx, *_names((one.queue, one.task) for one in released if named))
             if minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
@@ -151,7 +162,7 @@ class SqlStore(ABC):
         if want is None or want.count < 1:
             return False
         with self._read(now) as db:
-            return next(queues_in_turn(db, want, db.rows("queue_settings")), None) is not None
+            return has_work(db, want, db.rows("queue_settings"))
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
         if reports:
@@ -165,12 +176,38 @@ class SqlStore(ABC):
         values["worker"] = values.pop("id")
         values["queues"] = _json(worker.queues)
         values["tasks"] = _json(worker.tasks)
+        chosen = _chosen(worker.queues, worker.tasks)
+        with self._read(now) as db:
+            were_put_off = bool(db.rows("put_off_jobs", most=1, **chosen))
         with self._write(now) as tx:
             suffix = 1
             while not tx.run("register_worker", **values):  # an id is one incarnation, never used again
                 suffix += 1
                 values["worker"] = f"{worker.id}.{suffix}"
+            if were_put_off:
+                self._offer(tx, chosen)
         return str(values["worker"])
+
+    def know(
+        self, worker: str, queues: Sequence[str], tasks: dict[str, Any], now: float | None = None
+    ) -> None:
+        with self._write(now) as tx:
+            tx.run("know_tasks", worker=worker, tasks=_json(tasks))
+            self._offer(tx, _chosen(queues, tasks))
+
+    def _offer(self, tx: Session, chosen: dict[str, Any]) -> None:
+        """Let jobs be due that were put off because no living worker knew their task."""
+        self._queue_up(tx, "offer", tx.rows("put_off_jobs", most=_OFFERED, **chosen))
+
+    def _queue_up(self, tx: Session, statement: str, jobs: Sequence[Any]) -> None:
+        """Give scheduled jobs (id, queue, task) positions at the end of the line, in this order."""
+        if jobs:
+            positions = self._numbers(tx, len(jobs))
+            tx.each(
+                statement,
+                [{"id": job[0], "position": at} for job, at in zip(jobs, positions, strict=True)],
+            )
+            self._hint(tx, *_names((queue, task) for _, queue, task in jobs))
 
     def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:
         with self._write(now) as tx:
@@ -193,7 +230,7 @@ class SqlStore(ABC):
             finish(tx, worker, outcomes)
             tx.run("retire_worker", worker=worker)
             if held:  # after its own row says that it is gone: the one who is told must be another
-                self._hint(tx)
+                self._hint(tx, *_names((row[8], row[6]) for row in held))
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
@@ -214,11 +251,7 @@ class SqlStore(ABC):
                 return 0
         with self._write(now) as tx:
             due = tx.rows("due_jobs", most=most)
-            positions = self._numbers(tx, len(due))
-            tx.each(
-                "promote", [{"id": job, "position": at} for (job,), at in zip(due, positions, strict=True)]
-            )
-            self._hint(tx)
+            self._queue_up(tx, "promote", due)
             return len(due)
 
     def rescue(
@@ -236,14 +269,14 @@ class SqlStore(ABC):
             own_beat = tx.row("beat_age", worker=worker)
             if own_beat is None or own_beat[0] > careful_age or not steady():
                 return Rescue(waited=True)
-            silent = tx.rows("silent_workers")
-            fates = [
-                fate
-                for name, tasks, died_by in silent
-                for fate in bury(tx, name, msgspec.json.decode(tasks), died_by)
+            silent = [
+                (name, msgspec.json.decode(tasks), died_by)
+                for name, tasks, died_by in tx.rows("silent_workers")
             ]
+            fates = [fate for worker in silent for fate in bury(tx, *worker)]
             if State.QUEUED in fates:
-                self._hint(tx)
+                known = {task for _, tasks, _ in silent for task in tasks}
+                self._hint(tx, tasks=() if EVERY_TASK in known else known)
             return Rescue(
                 workers=[name for name, *_ in silent],
                 requeued=fates.count(State.QUEUED),
@@ -313,9 +346,14 @@ class SqlStore(ABC):
             tx.run("prune_workers", age=age, most=_SIDE_ROWS)
             tx.run("prune_minutes", minute=int((tx.now - age) // 60), most=_SIDE_ROWS)
 
-    def alone_waiting(self, queues: Sequence[str]) -> bool:
+    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+        values = {
+            "all": int(not queues),
+            "queues": _json(queues),
+            "unknown": _json(unknown) if unknown else None,
+        }
         with self._read() as db:
-            return db.row("alone_waiting", all=int(not queues), queues=_json(queues)) is not None
+            return db.row("alone_waiting", **values) is not None
 
     # -- operators -------------------------------------------------------------------------------
 
@@ -330,7 +368,7 @@ class SqlStore(ABC):
             row = tx.row("retry_facts", id=job)
             if row is None:
                 raise JobNotFound(f"there is no job {job}; it may have been pruned")
-            claim, state, task, unique_key, unique_until = row
+            claim, state, task, unique_key, unique_until, queue = row
             if state in (State.QUEUED, State.RUNNING):
                 raise WrongState(
                     f"job {job} is {state}: there is nothing to retry; cancel it first if it is stuck"
@@ -345,7 +383,7 @@ class SqlStore(ABC):
             if not tx.run("retry_job", id=job, position=self._numbers(tx, 1)[0]):
                 raise WrongState(f"job {job} was changed or deleted at this very moment; look at it again")
             add_history(tx, job, claim, "retried", error_kind="operator")
-            self._hint(tx)
+            self._hint(tx, [queue], [task])
 
     def set_queue(
         self, name: str, *, paused: bool | None = None, strategy: str | None = None, now: float | None = None
@@ -366,6 +404,23 @@ def _first_few(jobs: list[int], lines: dict[int, int]) -> list[int]:
         if room < 0:
             return jobs[: max(1, index)]
     return jobs
+
+
+def _names(jobs: Iterable[tuple[str, str]]) -> tuple[set[str], set[str]]:
+    """The queues and the tasks of these jobs."""
+    pairs = set(jobs)
+    return {queue for queue, _ in pairs}, {task for _, task in pairs}
+
+
+def _chosen(queues: Sequence[str], tasks: dict[str, Any]) -> dict[str, Any]:
+    """What a worker of these queues and tasks takes of the jobs that were put off."""
+    return {
+        "all": int(not queues),
+        "queues": _json(queues),
+        "every": int(EVERY_TASK in tasks),
+        "task_names": _json(list(tasks)),
+        "delay": LONGEST_UNKNOWN,
+    }
 
 
 def _json(value: Any) -> str:

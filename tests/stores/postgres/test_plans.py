@@ -57,6 +57,7 @@ VALUES: dict[str, Any] = {
     "done_results": ["1", None],
     "error": "e",
     "error_kind": "k",
+    "every": 0,
     "fields": "{}",
     "id": RUNNING[0],
     "ids": "[400001, 400002]",
@@ -76,13 +77,16 @@ VALUES: dict[str, Any] = {
     "result": "1",
     "state": "failed",
     "task": "work",
+    "task_names": '["work"]',
     "token": QUEUED[1],
     "total": 2.0,
+    "unknown": '["other"]',
     "unique_key": f"k{QUEUED[0] + 49}",
     "worker": "w1",
 }
 LINES = {"PRIORITY": "rowlock_jobs_ready", "FIFO": "rowlock_jobs_line", "LIFO": "rowlock_jobs_line"}
 NAMED = ("q0", "q1", "q2", "q3")
+OTHER = ("other", "another")  # tasks that are left out
 TAKES = {
     "take_highest": "rowlock_jobs_ready",
     "take_at_level": "rowlock_jobs_ready",
@@ -98,7 +102,8 @@ OTHERS = (
     *("expired_jobs", "next_needed", "unique_holder", "get_job", "alone_waiting", "overdue_running"),
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
-    *("newest_created_at", "count_running", "due_heads", "living_workers"),
+    *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
+    *("put_off_jobs", "offer"),
 )
 
 
@@ -113,19 +118,21 @@ class Case(NamedTuple):
     done: int = 0
 
 
-def exchanges(queues: tuple[str, ...], count: int, after: str = "q1", blocks: int = 0) -> dict[str, Case]:
+def exchanges(
+    queues: tuple[str, ...], count: int, after: str = "q1", blocks: int = 0, unknown: tuple[str, ...] = ()
+) -> dict[str, Case]:
     """Exchanges of the three fused strategies, with nothing, one or more to hand back."""
     return {
-        f"{order} {count} of {' '.join(queues) or 'all'} for {done}": Case(
+        f"{order} {count} of {' '.join(queues) or 'all'} for {done}{' but' * bool(unknown)}": Case(
             "exchange",
             {},
             blocks or ENOUGH_BLOCKS,
             line,
-            Want(count=count, strategy=order, queues=queues, after=after),
+            Want(count=count, strategy=order, queues=queues, after=after, unknown=unknown),
             done,
         )
         for order, line in LINES.items()
-        for done in range(3)
+        for done in range(1 if unknown else 3)
     }
 
 
@@ -135,6 +142,10 @@ CLAIMS = {
     **exchanges(NAMED, 1),
     **exchanges(NAMED, 8, blocks=300),
     **exchanges((), 8, blocks=2500),  # among them q5, with its dead
+    **exchanges((), 1, unknown=OTHER),
+    **exchanges(NAMED[:1], 1, unknown=OTHER),
+    **exchanges(NAMED, 8, blocks=300, unknown=OTHER),
+    **exchanges((), 8, blocks=2500, unknown=OTHER),
     **{name: Case(name, {}, line=line) for name, line in TAKES.items()},
 }
 CASES = CLAIMS | {
@@ -166,6 +177,12 @@ WHILE_IT_GROWS = {
         )
         for queues in ((), NAMED[:1])
     },
+    "drawn 1 of all but": Case(
+        "exchange",
+        {},
+        line="rowlock_jobs_ready",
+        want=Want(count=1, strategy="WEIGHTED_RANDOM", unknown=OTHER),
+    ),
     "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
     "oldest_queued": Case("oldest_queued", {}, line="rowlock_jobs_ready"),
     "levels": Case("levels", {}, line="rowlock_jobs_ready"),

@@ -37,6 +37,7 @@ _WORDS = {
     "lock": "FOR UPDATE SKIP LOCKED",
     "ids": "SELECT CAST(value AS bigint) FROM json_array_elements_text(:ids)",
     "queues": "SELECT value FROM json_array_elements_text(:queues)",
+    "task_names": "SELECT value FROM json_array_elements_text(:task_names)",
     "channel": CHANNEL,
     "meta_name": "rowlock' || '_meta",  # a name, not a table: it takes no schema before it
 }
@@ -60,7 +61,9 @@ _TYPES = {
         *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
         *("due_word", "running_word"),
     ),
-    "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
+    "json": (
+        *("args", "fields", "ids", "info", "jobs", "queues", "result", "task_names", "tasks", "unknown"),
+    ),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
@@ -74,6 +77,7 @@ _TYPES = {
         "charge",
         "claim",
         "concurrency",
+        "every",
         "max_attempts",
         "paused",
     ),
@@ -102,6 +106,7 @@ _PLAIN = {
     "ended": "NULL",
     "or_alone": "",
     "awake": "",
+    "and_known": "",
     "started": "{started_if_slow}",
 }
 
@@ -121,7 +126,16 @@ def with_others(
 
 
 @lru_cache(maxsize=256)
-def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done: str, asleep: bool) -> str:
+def exchange(
+    schema: str | None,
+    *,
+    strategy: str,
+    many: bool,
+    named: bool,
+    done: str,
+    asleep: bool,
+    leaves_out: bool = False,
+) -> str:
     """The fused exchange for what is asked; `done` is "one" or "many" outcomes."""
     parts = {
         "here": "true",
@@ -132,6 +146,7 @@ def exchange(schema: str | None, *, strategy: str, many: bool, named: bool, done
         "ended": f"{{ended_{done}}}",
         "or_alone": "{or_alone_waits}" if many else "",
         "awake": "{got_up}" if asleep else "",
+        "and_known": " AND {known}" if leaves_out else "",
         "started": "{started_if_slow}" if many else "{now}",
     }
     if many:

@@ -1,6 +1,7 @@
 -- The whole of a usual cycle in one statement and one round trip: completed runs go back, new claims come.
 -- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {order} (of the
--- strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps).
+-- strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps), {and_known} (it leaves
+-- tasks that it does not know to others).
 -- What is not usual (a queue that is paused or has a strategy of its own; for many jobs also one that has to run alone)
 -- claims nothing here: the statement says `special`, and it is done step by step. Each thing asked costs 10 us.
 
@@ -10,7 +11,7 @@ facts AS MATERIALIZED (
            EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL){or_alone} AS special)
 
 -- fragment: or_alone_waits
- OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0)
+ OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE alone > 0 AND state = 'queued' AND :alone > 0{and_known})
 
 -- A row that says how it stands, with the ids that were finished, and a row for each claim. Both as JSON text: to read
 -- the columns one by one took 13 us per claim, this takes 7.
@@ -27,7 +28,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = {queue} AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+        WHERE {queued} AND queue = {queue} AND (alone > :alone) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
         ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -41,10 +42,10 @@ taken AS (
     {taking}
     WHERE j.id = coalesce(
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND queue > :after AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND queue > :after AND (alone > :alone) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND (alone > :alone) IS NOT TRUE AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND (alone > :alone) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
     RETURNING {claim_text} AS text){awake}
 {answer}
@@ -70,7 +71,7 @@ taken AS (
     {taking}
     WHERE j.id = (
         SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > :alone) IS NOT TRUE
+        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (alone > :alone) IS NOT TRUE{and_known}
           AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
           AND (SELECT alive AND NOT special FROM facts)
         ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -86,7 +87,7 @@ line AS MATERIALIZED (
     SELECT queue FROM turn WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL LIMIT :count),
 picked AS MATERIALIZED (
     SELECT job.id FROM line CROSS JOIN LATERAL (
-        SELECT id FROM rowlock_jobs WHERE {queued} AND queue = line.queue AND (alone > 0) IS NOT TRUE
+        SELECT id FROM rowlock_jobs WHERE {queued} AND queue = line.queue AND (alone > 0) IS NOT TRUE{and_known}
         ORDER BY {order}
         LIMIT (SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)
         FOR UPDATE SKIP LOCKED) job
@@ -103,8 +104,8 @@ awake AS (UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND EXI
 
 -- The next queue after the one served last, or the first.
 -- fragment: next_in_turn
-coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1),
-         (SELECT queue FROM rowlock_jobs WHERE state = 'queued' ORDER BY queue LIMIT 1))
+coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > :after ORDER BY queue LIMIT 1),
+         (SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} ORDER BY queue LIMIT 1))
 
 -- fragment: done_one
     UPDATE rowlock_jobs
@@ -141,20 +142,20 @@ CAST((SELECT json_agg(id) FROM done) AS text)
 -- fragment: turn_named
 turn AS (
     SELECT name AS queue FROM unnest(:names) WITH ORDINALITY AS given (name, place)
-    WHERE (SELECT true FROM rowlock_jobs WHERE state = 'queued' AND queue = name LIMIT 1)
+    WHERE (SELECT true FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue = name LIMIT 1)
     ORDER BY place)
 
 -- The queues after the one served last, then those before it: each costs one seek.
 -- fragment: turn_all
 later (queue) AS (
-    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > :after
     UNION ALL
-    SELECT (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > later.queue)
+    SELECT (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > later.queue)
     FROM later WHERE later.queue IS NOT NULL),
 earlier (queue) AS (
-    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue <= :after
+    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue <= :after
     UNION ALL
     SELECT (SELECT min(queue) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue > earlier.queue AND queue <= :after)
+            WHERE state = 'queued'{and_known} AND queue > earlier.queue AND queue <= :after)
     FROM earlier WHERE earlier.queue IS NOT NULL),
 turn AS (SELECT queue FROM later UNION ALL SELECT queue FROM earlier)

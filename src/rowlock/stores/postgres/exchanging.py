@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rowlock.job import Claim, Outcome, Want
-from rowlock.stores.claiming import LONGEST_ALONE
+from rowlock.stores.claiming import LONGEST_ALONE, left_out
 from rowlock.stores.postgres.dialect import DRAWN, exchange
 from rowlock.stores.postgres.direct import Row, Value
 
@@ -103,7 +103,13 @@ def question(
     many = want.count > 1 or len(names) > 1
     number, done = finished(outcomes)
     statement = exchange(
-        schema, strategy=want.strategy, many=many, named=bool(names), done=number, asleep=asleep
+        schema,
+        strategy=want.strategy,
+        many=many,
+        named=bool(names),
+        done=number,
+        asleep=asleep,
+        leaves_out=bool(want.unknown),
     )
     values = {
         "worker": worker,
@@ -113,6 +119,7 @@ def question(
         "queue": names[0] if names else None,
         "names": _array(map(_quoted, names)),
         "quick": _array(map(_quoted, want.quick)),
+        "unknown": left_out(want),
         **done,
     }
     return statement, values

@@ -70,7 +70,7 @@ CREATE TABLE rowlock_workers (
     pid         bigint NOT NULL,
     version     text NOT NULL,
     queues      jsonb NOT NULL,             -- a list; empty: all
-    tasks       json NOT NULL,              -- task -> {"max_attempts": n}
+    tasks       jsonb NOT NULL,             -- task -> {"max_attempts": n}; "*": every task
     strategy    text NOT NULL,
     concurrency integer NOT NULL,
     started_at  timestamptz NOT NULL,

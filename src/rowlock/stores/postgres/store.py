@@ -65,7 +65,7 @@ class PostgresStore(ConnectedStore):
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
-            self._hint(tx, {job.queue for job in jobs})
+            self._hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
             tx.witness = _sees([one for one in inserted if one.is_new])
             return inserted
 
@@ -261,10 +261,9 @@ class PostgresStore(ConnectedStore):
         with self._read() as db:
             db.rows("wake_another", worker=worker)
 
-    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:
+    def _hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
         if not self.address.pooled:
-            names = msgspec.json.encode(sorted(queues)).decode() if queues else None
-            tx.rows("wake_one", queues=names)
+            tx.rows("wake_one", queues=_names(queues), task_names=_names(tasks))
 
     # -- what PostgreSQL has to be asked for -----------------------------------------------------
 
@@ -293,6 +292,10 @@ class PostgresStore(ConnectedStore):
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")
+
+
+def _names(names: Collection[str]) -> str | None:
+    return msgspec.json.encode(sorted(names)).decode() if names else None
 
 
 def _sees(inserted: list[Inserted]) -> Witness:

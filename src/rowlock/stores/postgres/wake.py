@@ -69,10 +69,10 @@ class Listener:
     def before_claim(self, idle: bool) -> None:
         """Nothing to note: whoever commits while we wait tells us."""
 
-    def claimed(self, all_places_taken: bool) -> None:
+    def claimed(self, leaves_some: bool) -> None:
         """The claim has cleared the row's mark; who cannot take all there may be passes the word on."""
         was_asleep, self._asleep_as = self._asleep_as, None
-        if was_asleep is not None and (all_places_taken or self._picky):
+        if was_asleep is not None and (leaves_some or self._picky):
             try:
                 self._store.wake_another(self._worker())
             except StoreError as error:
@@ -155,7 +155,7 @@ class NoWake:
     def before_claim(self, idle: bool) -> None:
         """Nothing to note."""
 
-    def claimed(self, all_places_taken: bool) -> None:
+    def claimed(self, leaves_some: bool) -> None:
         """Nobody to tell."""
 
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:

@@ -2,16 +2,20 @@
 -- Every take_ statement reads only rowlock_jobs_ready (the tests check the plans, without ANALYZE); BEGIN
 -- IMMEDIATE around it makes it safe. benchmarks/claims.py measures it at a million queued rows.
 
+-- Nothing is left out as a rule, and then nothing is looked up. 10,000 jobs that are take 2 ms.
+-- fragment: known
+(:unknown IS NULL OR task NOT IN (SELECT value FROM json_each(:unknown)))
+
 -- name: take_highest
 SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.alone <= :alone
+WHERE j.state = 'queued' AND j.queue = :queue AND j.alone <= :alone AND {known}
 ORDER BY j.priority DESC, j.position LIMIT :count
 
 -- name: take_oldest
 {levels}
 SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
     ORDER BY position LIMIT :count)
 ORDER BY j.position LIMIT :count
 
@@ -22,7 +26,7 @@ SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
     SELECT priority, min((
         SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
         ORDER BY position LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
@@ -30,7 +34,7 @@ WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
 {levels}
 SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
     ORDER BY position DESC LIMIT :count)
 ORDER BY j.position DESC LIMIT :count
 
@@ -40,13 +44,13 @@ SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
     SELECT priority, max((
         SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
         ORDER BY position DESC LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
 -- name: take_at_level
 SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.alone <= :alone
+WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.alone <= :alone AND {known}
 ORDER BY j.position LIMIT :count
 
 -- fragment: taken
@@ -132,7 +136,7 @@ SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
 
 -- name: living_workers
-SELECT queues FROM rowlock_workers
+SELECT id, queues, tasks FROM rowlock_workers
 WHERE dead_at IS NULL AND beat_mono >= :mono - lease AND beat_mono <= :mono + 1
 
 -- name: beat_age

@@ -59,7 +59,7 @@ CREATE TABLE rowlock_workers (
     pid         INTEGER NOT NULL,
     version     TEXT    NOT NULL,
     queues      TEXT    NOT NULL,           -- JSON list; empty: all
-    tasks       TEXT    NOT NULL,           -- JSON object: task -> {"max_attempts": n}
+    tasks       TEXT    NOT NULL,           -- JSON object: task -> {"max_attempts": n}; "*": every task
     strategy    TEXT    NOT NULL,
     concurrency INTEGER NOT NULL,
     started_at  REAL    NOT NULL,

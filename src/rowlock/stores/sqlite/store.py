@@ -53,6 +53,7 @@ _WORDS = {
     "lock": "",  # BEGIN IMMEDIATE has locked everything
     "ids": "SELECT value FROM json_each(:ids)",
     "queues": "SELECT value FROM json_each(:queues)",
+    "task_names": "SELECT value FROM json_each(:task_names)",
     "job": JOB_COLUMNS,
     "claim": ", ".join(_TAKEN.get(name, f"j.{name}") for name in CLAIM_COLUMNS),
 }

@@ -34,7 +34,7 @@ class DataVersionWake:
         if self._seen is None or idle:
             self._seen = self._change()
 
-    def claimed(self, all_places_taken: bool) -> None:
+    def claimed(self, leaves_some: bool) -> None:
         """Nothing to tell anybody: every worker sees the commits for itself."""
 
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
