@@ -7,6 +7,7 @@ log's size is asked of the file system: opening it here would break SQLite's loc
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -34,7 +35,7 @@ class Checkpoints:
         self._log = f"{connections.path}-wal"
         self._since = 0
         self._unseen = _LOOK_EVERY  # the first write looks: many short-lived producers make only one
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._hold = 0.0  # seconds that readers of a large log will be waited for
         self._held = False  # they were, and the log has not been seen to be started over since
         self._failed = 0  # attempts that waited for the longest time, in a row
