@@ -226,6 +226,46 @@ def test_a_reader_that_stays_does_not_stop_the_writers(store: SqliteStore, other
     other.execute("COMMIT")
 
 
+@pytest.mark.parametrize("who", ["this writer", "another writer"])
+def test_a_log_that_was_started_over_is_not_left_alone_for_a_reader_that_has_gone(
+    store: SqliteStore, path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Beside other load it became 103 MB large in such a pause."""
+    large, moment = 512 * 1024, [0.0]
+    monkeypatch.setattr(checkpoints, "_LARGE", large)
+    monkeypatch.setattr(checkpoints, "_TOO_LARGE", 3 * large)
+    monkeypatch.setattr(checkpoints, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(connections, "_LARGEST_LOG", large)
+
+    def log_after(writes: int) -> int:
+        for _ in range(writes):
+            store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(20)])
+        return os.stat(f"{path}-wal").st_size
+
+    def sleep(seconds: float) -> None:
+        moment[0] += seconds
+        if who == "another writer" and not connection_of(store).in_transaction:
+            other.execute("INSERT INTO mine VALUES (zeroblob(1000))")
+
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: moment[0], sleep=sleep))
+    add(store)
+    for setup in (f"PRAGMA journal_size_limit = {large}", "CREATE TABLE mine (x)"):
+        other.execute(setup)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM rowlock_jobs").fetchone() == (1,)
+    for _ in range(10):  # ever longer pauses between the attempts
+        log_after(writes=4)
+        moment[0] += 60.0
+    assert log_after(writes=20) > 3 * large
+    reader.close()
+    moment[0] += 60.0
+    log_after(writes=1)  # it copies the log, and the next writer starts that over
+    if who == "another writer":
+        other.execute(f"INSERT INTO mine VALUES (zeroblob({large}))")  # before this one has looked
+    assert log_after(writes=60) < 3 * large
+
+
 @pytest.mark.skipif(connections.SAFE_AUTOCHECKPOINT, reason="this SQLite has no WAL-reset bug")
 def test_old_versions_make_no_passive_checkpoints(store: SqliteStore) -> None:
     add(store)

@@ -123,9 +123,11 @@ class Checkpoints:
 
         So the longest wait is not much longer than the readers are, and one that stays does not stop anybody.
         """
+        self._held = True
         if self._hold:
             time.sleep(min(held, _YIELD))  # those who waited go first
-        self._held = True
+            if self._size() <= _LARGE:  # and have started it over
+                return
         pause = held * max(0.25, 1.0 - _excess(size)) * 4.0**self._failed
         self._again_at = time.monotonic() + min(_LONGEST_PAUSE, pause)
         if self._hold >= _LONGEST_HOLD:
@@ -136,6 +138,7 @@ class Checkpoints:
         size = size_of(self._log)
         if size <= _LARGE and self._held:  # it was started over
             self._hold, self._held, self._failed = self._hold / 4, False, 0
+            self._again_at = 0.0
         return size
 
 
