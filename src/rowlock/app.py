@@ -358,6 +358,14 @@ class Rowlock:
 
         return stats(self.store)
 
+    def depth(self, queue: str | None = None) -> int:
+        """How many jobs wait to be claimed, in all queues or in one; cheap, whatever is finished."""
+        return self.store.depth(None if queue is None else check_name("queue", queue))
+
+    async def adepth(self, queue: str | None = None) -> int:
+        """`depth` for async callers."""
+        return await _in_thread(self.depth, queue)
+
     # -- operating -------------------------------------------------------------------------------
 
     def cancel(self, job: int) -> Job:

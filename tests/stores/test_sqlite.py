@@ -133,6 +133,17 @@ def test_every_claim_reads_the_ready_index(
     assert not sorts or name in ("take_oldest", "take_newest"), steps
 
 
+@pytest.mark.parametrize("name", ["depth", "depth_of_queue"])
+def test_the_depth_is_read_from_the_ready_index_alone(
+    backlog: SqliteStore, other: sqlite3.Connection, name: str
+) -> None:
+    (step,) = plan(other, name)
+    assert "INDEX rowlock_jobs_ready" in step
+    # Versions that do not call the index covering put the look into the table off, until a column is read.
+    program = {row[1] for row in other.execute("EXPLAIN " + _QUERIES[name], {"queue": "q1"})}
+    assert "Next" in program and not program & {"Column", "FinishSeek"}
+
+
 @pytest.mark.parametrize(
     ("name", "index"),
     [
