@@ -163,6 +163,19 @@ def test_stats_count_by_state_and_queue(app: Rowlock) -> None:
     assert stats["queues"]["gpu"]["paused"] and stats["queues"]["gpu"]["scheduled"] == 1
 
 
+def test_the_depth_counts_what_waits_in_all_queues_or_in_one(app: Rowlock) -> None:
+    app.task(name="work")(lambda: 1)
+    app.enqueue("work")
+    app.worker().run(until_empty=True)
+    for queue in ("default", "gpu", "gpu"):
+        app.enqueue("work", queue=queue)
+    app.enqueue("work", queue="gpu", delay=60)
+    assert (app.depth(), app.depth("gpu"), app.depth(queue="unknown")) == (3, 2, 0)
+    assert asyncio.run(app.adepth("gpu")) == 2
+    with pytest.raises(ConfigurationError, match="queue="):
+        app.depth(5)  # type: ignore[arg-type]
+
+
 def test_an_app_can_be_used_again_after_close(app: Rowlock) -> None:
     app.enqueue("work")
     app.close()

@@ -361,6 +361,12 @@ class Rowlock:
 
         return stats(self.store)
 
+    def depth(self, queue: str | None = None) -> int:
+        """How many jobs wait to be claimed, in all queues or in one; cheap, whatever is finished."""
+        return self.store.depth(None if queue is None else check_name("queue", queue))
+
+    adepth = awaited(depth)
+
     # -- operating -------------------------------------------------------------------------------
 
     def cancel(self, job: int | Job) -> Job:

@@ -61,7 +61,9 @@ class Upkeep:
         expired = self._store.expire(_BATCH, now)
         rescue = self._store.rescue(worker, careful_age=self._lease / 3, now=now, steady=self._steady)
         if rescue.workers:
-            log.warning(
+            happened = rescue.requeued or rescue.failed or rescue.cancelled
+            log.log(
+                logging.WARNING if happened else logging.DEBUG,
                 "rescued the claims of silent workers %s: %d back in their queues, %d failed, %d cancelled",
                 ", ".join(rescue.workers),
                 rescue.requeued,

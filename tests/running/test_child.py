@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from rowlock import Rowlock
 from rowlock.job import Claim
-from rowlock.running.pools import spawning
+from rowlock.running.pools import child, spawning
 from rowlock.running.pools.board import Board
 from rowlock.running.pools.child import Desk, Voice
 from rowlock.running.pools.frames import HandIn, Jobs, Leave, ToParent
@@ -68,8 +69,10 @@ def claim(number: int, task: str) -> Claim:
     ids=["at once", "when the last was heard", "together where the children take all processors"],
 )
 def test_outcomes_of_a_frame_are_handed_in(
-    listens: bool, together: float, handed_in: list[list[int]]
+    monkeypatch: pytest.MonkeyPatch, listens: bool, together: float, handed_in: list[list[int]]
 ) -> None:
+    # A machine that was just started: the monotonic clock counts from there.
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: 0.01))
     board = Board(multiprocessing.get_context("spawn"))
     parent = Parent(board, listens)
     desk = Desk(cast("Voice", parent), board, together)

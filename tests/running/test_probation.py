@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,14 +23,15 @@ def run(alone: int = 0) -> Run:
     return Run(held, None, JobContext(held, None))
 
 
-def after_a_rescue(app: Rowlock, soon_over: bool) -> Probation:
+def after_a_rescue(app: Rowlock, soon_over: bool, looks: bool = True) -> Probation:
     """The view of a worker that has just brought back a dead one's job."""
     add(app.store)
     take(app.store, worker(app.store, "dead", lease=0.0))
     late = worker(app.store, "late")
     assert eventually(lambda: app.store.rescue(late, careful_age=60.0).workers) == ["dead"]
     made = Probation(app.store, (), lambda: soon_over)
-    made.look()
+    if looks:
+        made.look()
     return made
 
 
@@ -38,6 +40,15 @@ def test_a_worker_with_quick_jobs_claims_nothing_until_they_are_done(app: Rowloc
     assert view.blocks([run(), run()])
     assert not view.may_start([run()])
     assert view.may_start([])
+
+
+def test_it_looks_at_once_on_a_machine_that_was_just_started(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = after_a_rescue(app, soon_over=True, looks=False)
+    monkeypatch.setattr(probation, "time", SimpleNamespace(monotonic=lambda: 0.01))
+    assert not view.may_start([run()])
+    assert view.blocks([run()])
 
 
 def test_a_worker_with_a_slow_job_goes_on(app: Rowlock) -> None:

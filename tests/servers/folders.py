@@ -1,10 +1,11 @@
-"""The folder a server lives in, and running its programs there as a user that may run them.
+"""The folder a server lives in, and running its programs there as a user that may and can run them.
 Not what the servers are told; keeper.py removes the folder."""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -88,12 +89,39 @@ def run(*command: str | Path, folder: Path, log: Path | None = None) -> str:
             **_unprivileged(),
         )
     except PermissionError as error:
-        message = f"{command[0]} is out of reach for {USER!r}: leave /root, or do not run as root"
+        message = f"{command[0]} is out of reach for {USER!r}, as which servers run if the tests run as root"
         raise ServerFailed(message) from error
     if ended.returncode != 0:
         said = log.read_text(errors="replace") if log and log.exists() else "(no log)"
         raise ServerFailed(f"{command[0]} left with {ended.returncode}:\n{ended.stdout}\n{said}")
     return ended.stdout
+
+
+def within_reach(binaries: Path, folder: Path) -> Path:
+    """The programs, or a copy in the server's folder if its user cannot reach them (a checkout in /root)."""
+    # Two levels up are the libraries of a wheel; its programs look for them by their relative path.
+    installed, package = binaries.parent, binaries.parent.parent
+    copy = folder / "programs"
+    copied = copy / binaries.relative_to(package.parent)
+    if not copied.exists():
+        if _can_be_run(binaries / "initdb", folder):
+            return binaries
+        for part in (installed, package / ".dylibs", package.with_name(f"{package.name}.libs")):
+            if part.exists():
+                # The headers are half of all files, and no server reads them.
+                without = shutil.ignore_patterns("include", "*.a")
+                shutil.copytree(part, copy / part.relative_to(package.parent), ignore=without)
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755)  # whatever the umask was when they were installed
+    return copied
+
+
+def _can_be_run(program: Path, folder: Path) -> bool:
+    try:
+        run(program, "--version", folder=folder)
+    except ServerFailed:
+        return False
+    return True
 
 
 def free_port() -> int:

@@ -48,6 +48,7 @@ class PgBouncer:
         database = f"* = host=127.0.0.1 port={self.server_port} user=rowlock"
         configuration = self.folder / "pgbouncer.ini"
         configuration.write_text("\n".join(["[databases]", database, "[pgbouncer]", *lines, ""]))
+        configuration.chmod(0o644)  # for the servers' user, whatever the umask
         run(self.program, "--daemon", configuration, folder=self.folder, log=self.log)
         try:
             eventually(self._listens)

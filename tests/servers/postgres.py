@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from rowlock.stores.address import store_for
-from tests.servers.folders import Folder, ServerFailed, free_port, locked, run
+from tests.servers.folders import Folder, ServerFailed, free_port, locked, run, within_reach
 
 _LARGE = 1_000_000  # bytes of a table in which a test has left much
 # Read before a fixture hides the environment from the tests.
@@ -26,7 +26,7 @@ class PostgresServer:
     """One server with its data in a folder; whoever knows the folder can drive it."""
 
     def __init__(self, binaries: Path, folder: Path) -> None:
-        self.binaries = binaries
+        self.binaries = within_reach(binaries, folder)
         self.folder = folder
         self.data = folder / "data"
         self.log = folder / "postgres.log"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import nullcontext
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.servers.folders import Folder, run
 from tests.servers.pgbouncer import PgBouncer
-from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer, wheel_binaries
 from tests.servers.proxy import Proxy
 
 
@@ -151,6 +154,21 @@ def test_a_server_is_of_its_version_and_syncs(which: str, request: pytest.Fixtur
     [(number,)] = server.execute("SELECT current_setting('server_version_num')::int / 10000")
     assert server.version == number
     assert server.execute("SHOW fsync") == [("on",)]
+
+
+@pytest.mark.usefixtures("_unix")
+def test_programs_in_a_folder_that_only_root_can_enter_are_brought_within_reach(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root starts servers as another user")
+    tmp_path.chmod(0o700)
+    binaries = wheel_binaries()
+    site = binaries.parents[2]
+    (tmp_path / "closed").symlink_to(site)
+    with Folder.create() as folder:
+        for _ in ("the one that starts it", "one that joins"):
+            server = PostgresServer(tmp_path / "closed" / binaries.relative_to(site), folder.path)
+            # Unlike the server itself it is linked to a library of the wheel.
+            assert "initdb (PostgreSQL)" in run(server.binaries / "initdb", "--version", folder=folder.path)
 
 
 def test_pgbouncer_gives_a_session_of_the_server_for_one_transaction_only(

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rowlock.errors import DiskTrouble, SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Ending
-from rowlock.stores.sqlite import SqliteStore, connections, schema
+from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
 from tests.eventually import eventually
 from tests.stores.steps import add, end, new, take, worker
@@ -133,6 +134,17 @@ def test_every_claim_reads_the_ready_index(
     assert not sorts or name in ("take_oldest", "take_newest"), steps
 
 
+@pytest.mark.parametrize("name", ["depth", "depth_of_queue"])
+def test_the_depth_is_read_from_the_ready_index_alone(
+    backlog: SqliteStore, other: sqlite3.Connection, name: str
+) -> None:
+    (step,) = plan(other, name)
+    assert "INDEX rowlock_jobs_ready" in step
+    # Versions that do not call the index covering put the look into the table off, until a column is read.
+    program = {row[1] for row in other.execute("EXPLAIN " + _QUERIES[name], {"queue": "q1"})}
+    assert "Next" in program and not program & {"Column", "FinishSeek"}
+
+
 @pytest.mark.parametrize(
     ("name", "index"),
     [
@@ -202,12 +214,16 @@ def test_short_lived_writers_cut_a_large_wal(
     assert os.stat(f"{path}-wal").st_size <= 16 * 1024 * 1024 + 65536
 
 
-def test_upkeep_makes_a_checkpoint_when_others_only_write(store: SqliteStore, path: Path) -> None:
+def test_upkeep_makes_a_checkpoint_when_others_only_write(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(40):
         store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(100)])
     log = os.stat(f"{path}-wal").st_size
     assert log > 4 * 1024 * 1024
     before = os.stat(path).st_size
+    # Also on a machine that was just started: the monotonic clock counts from there.
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: 0.01))
     store.checkpoint()
     assert os.stat(path).st_size > before + 2 * 1024 * 1024
 
@@ -220,6 +236,46 @@ def test_a_reader_that_stays_does_not_stop_the_writers(store: SqliteStore, other
         store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(40)])
     assert len(store.find(limit=5)) == 5
     other.execute("COMMIT")
+
+
+@pytest.mark.parametrize("who", ["this writer", "another writer"])
+def test_a_log_that_was_started_over_is_not_left_alone_for_a_reader_that_has_gone(
+    store: SqliteStore, path: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Beside other load it became 103 MB large in such a pause."""
+    large, moment = 512 * 1024, [0.0]
+    monkeypatch.setattr(checkpoints, "_LARGE", large)
+    monkeypatch.setattr(checkpoints, "_TOO_LARGE", 3 * large)
+    monkeypatch.setattr(checkpoints, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(connections, "_LARGEST_LOG", large)
+
+    def log_after(writes: int) -> int:
+        for _ in range(writes):
+            store.insert([new(args='"' + "x" * 1000 + '"') for _ in range(20)])
+        return os.stat(f"{path}-wal").st_size
+
+    def sleep(seconds: float) -> None:
+        moment[0] += seconds
+        if who == "another writer" and not connection_of(store).in_transaction:
+            other.execute("INSERT INTO mine VALUES (zeroblob(1000))")
+
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: moment[0], sleep=sleep))
+    add(store)
+    for setup in (f"PRAGMA journal_size_limit = {large}", "CREATE TABLE mine (x)"):
+        other.execute(setup)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM rowlock_jobs").fetchone() == (1,)
+    for _ in range(10):  # ever longer pauses between the attempts
+        log_after(writes=4)
+        moment[0] += 60.0
+    assert log_after(writes=20) > 3 * large
+    reader.close()
+    moment[0] += 60.0
+    log_after(writes=1)  # it copies the log, and the next writer starts that over
+    if who == "another writer":
+        other.execute(f"INSERT INTO mine VALUES (zeroblob({large}))")  # before this one has looked
+    assert log_after(writes=60) < 3 * large
 
 
 @pytest.mark.skipif(connections.SAFE_AUTOCHECKPOINT, reason="this SQLite has no WAL-reset bug")

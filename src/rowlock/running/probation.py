@@ -5,6 +5,7 @@ Decides only; the store knows such jobs by their `alone` seconds, the worker doe
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -30,7 +31,7 @@ class Probation:
         self._queues = queues
         self._unknown = unknown
         self._soon_over = soon_over
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._waiting_since: float | None = None
         self._makes_way = False
 

@@ -336,6 +336,10 @@ class Store(Protocol):
         """Rates and durations since a Unix minute."""
         ...
 
+    def depth(self, queue: str | None = None) -> int:
+        """How many jobs are queued, in all queues or in one; reads an index of queued jobs, nothing else."""
+        ...
+
     def idle(
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
     ) -> bool:

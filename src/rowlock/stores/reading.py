@@ -190,6 +190,11 @@ class SqlReads(ABC):
         with self._read() as db:
             return [Minute(**dict(zip(names, row, strict=True))) for row in db.rows("minutes", since=since)]
 
+    def depth(self, queue: str | None = None) -> int:
+        with self._read() as db:
+            row = db.row("depth") if queue is None else db.row("depth_of_queue", queue=queue)
+        return int(row[0])
+
     def idle(
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
     ) -> bool:

@@ -322,6 +322,13 @@ SELECT claim, at, message, fields FROM rowlock_logs WHERE job_id = :id ORDER BY 
 SELECT minute, worker, queue, task, completed, failed, retried, cancelled, released, run_seconds, wait_seconds
 FROM rowlock_minutes WHERE minute >= :since ORDER BY minute
 
+-- What waits, for callers that ask often: the finished jobs are in no index that these two read.
+-- name: depth
+SELECT count(*) FROM rowlock_jobs WHERE state = 'queued'
+
+-- name: depth_of_queue
+SELECT count(*) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
+
 -- name: count_queued
 SELECT queue, 'queued', count(*) FROM rowlock_jobs WHERE state = 'queued' GROUP BY queue
 

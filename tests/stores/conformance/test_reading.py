@@ -66,6 +66,18 @@ def test_queues_are_counted_by_state_with_their_oldest_due_job(store: Store) -> 
     assert (c.name, c.paused, c.strategy, sum(c.counts.values())) == ("c", True, "LIFO", 0)
 
 
+def test_the_depth_is_how_many_jobs_wait(store: Store) -> None:
+    who = worker(store)
+    assert store.depth() == store.depth("a") == 0
+    add(store, 3, queue="a")
+    add(store, 2, queue="b")
+    add(store, delay=60.0, queue="b")
+    end(store, take(store, who, queues=("a",))[0])
+    take(store, who, queues=("a",))
+    store.set_queue("b", paused=True)
+    assert (store.depth(), store.depth("a"), store.depth("b"), store.depth("c")) == (3, 1, 2, 0)
+
+
 def test_the_pulse_says_who_lives_and_how_long_each_queue_has_waited(store: Store) -> None:
     worker(store, "all", now=NOW)
     worker(store, "one", now=NOW, queues=("a", "b"))

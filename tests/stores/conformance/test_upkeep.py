@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
@@ -283,6 +284,21 @@ def test_what_is_queued_or_running_cannot_be_retried(store: Store) -> None:
         store.retry(id)
     with pytest.raises(JobNotFound, match="no job 99"):
         store.retry(99)
+
+
+def test_a_silent_worker_that_held_nothing_is_no_warning(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    rescuer = worker(store, "rescuer", now=NOW)
+    add(store, now=NOW)
+    worker(store, "idle", now=NOW - 100.0)
+    upkeep = Upkeep(store, lease=60.0, keep=WEEK)
+    with caplog.at_level(logging.INFO, "rowlock.upkeep"):
+        assert upkeep.run_once(rescuer, now=NOW).rescue.workers == ["idle"]
+        assert caplog.messages == []
+        take(store, worker(store, "busy", now=NOW - 100.0), now=NOW - 100.0)
+        assert upkeep.run_once(rescuer, now=NOW).rescue.workers == ["busy"]
+        assert "busy: 1 back" in caplog.text
 
 
 def test_idle_means_that_nothing_is_due_or_running(store: Store) -> None:

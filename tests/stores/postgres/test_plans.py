@@ -150,6 +150,8 @@ CLAIMS = {
 }
 CASES = CLAIMS | {
     **{name: Case(name, {}) for name in (*FINISHES, *OTHERS)},
+    "depth": Case("depth", {}, 2500),  # all that waits, among it q5 with its dead
+    "depth_of_queue": Case("depth_of_queue", {}),
     "find_bad": Case("find_bad", {}, blocks=300),  # more, while an older server has not vacuumed yet
     "find_by_token": Case("find_by_token", {}, 2500),  # among the last 100,000 ids
     "find_all": Case("find", {"queue": None, "task": None}),
@@ -387,6 +389,13 @@ def test_a_claim_walks_along_the_index_of_its_order(db: Sessions, case: Case) ->
         assert {case.line, "rowlock_jobs_pkey"} <= indexes(plan)
         # The index has the order already: a sort would first have to read all that waits.
         assert sorted_jobs(plan) == []
+
+
+@pytest.mark.parametrize("name", ["depth", "depth_of_queue"])
+def test_the_depth_is_read_from_an_index_of_what_waits_alone(db: Sessions, name: str) -> None:
+    plan = db.explain_generic(CASES[name])
+    assert [node["Node Type"] for node in nodes(plan)] == ["Aggregate", "Index Only Scan"]
+    assert indexes(plan) <= {"rowlock_jobs_ready", "rowlock_jobs_line"}
 
 
 @pytest.mark.parametrize("name", FINISHES)

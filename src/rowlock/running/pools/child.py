@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import importlib
+import math
 import os
 import queue
 import signal
@@ -189,7 +190,7 @@ class Desk:
         self._ended: list[Ended] = []
         self._together = together
         self._handed_in = 0  # the last run whose outcome the parent was sent
-        self._handed_in_at = 0.0
+        self._handed_in_at = -math.inf
         self._said = 0  # the last run whose words the parent has
         self._answers: queue.SimpleQueue[Unwritten] = queue.SimpleQueue()
 

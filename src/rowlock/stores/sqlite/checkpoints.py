@@ -7,6 +7,7 @@ log's size is asked of the file system: opening it here would break SQLite's loc
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -34,7 +35,7 @@ class Checkpoints:
         self._log = f"{connections.path}-wal"
         self._since = 0
         self._unseen = _LOOK_EVERY  # the first write looks: many short-lived producers make only one
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._hold = 0.0  # seconds that readers of a large log will be waited for
         self._held = False  # they were, and the log has not been seen to be started over since
         self._failed = 0  # attempts that waited for the longest time, in a row
@@ -122,9 +123,11 @@ class Checkpoints:
 
         So the longest wait is not much longer than the readers are, and one that stays does not stop anybody.
         """
+        self._held = True
         if self._hold:
             time.sleep(min(held, _YIELD))  # those who waited go first
-        self._held = True
+            if self._size() <= _LARGE:  # and have started it over
+                return
         pause = held * max(0.25, 1.0 - _excess(size)) * 4.0**self._failed
         self._again_at = time.monotonic() + min(_LONGEST_PAUSE, pause)
         if self._hold >= _LONGEST_HOLD:
@@ -135,6 +138,7 @@ class Checkpoints:
         size = size_of(self._log)
         if size <= _LARGE and self._held:  # it was started over
             self._hold, self._held, self._failed = self._hold / 4, False, 0
+            self._again_at = 0.0
         return size
 
 
