@@ -87,8 +87,11 @@ UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
 
+-- A row with a claim was begun, and waits to be tried again.
 -- name: fail_too_old
-UPDATE «table» SET {marked} WHERE {due} AND {too_old}
+UPDATE «table» SET {marked} WHERE {due} AND {too_old} AND (
+    SELECT c.claim FROM rowlock_consumer_claims c
+    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
 -- name: return_claim
 UPDATE rowlock_consumer_claims

@@ -306,7 +306,8 @@ class ConsumerStore:
                     )
             if status.deadline is not None:
                 error = f"it was not begun within {status.deadline:g} s"
-                values = {"age": status.deadline, "error": error, "word": status.failed, "percent": None}
+                values = {"consumer": self._consumer.name, "age": status.deadline}
+                values |= {"error": error, "word": status.failed, "percent": None}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
         return failed
