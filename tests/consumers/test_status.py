@@ -256,6 +256,16 @@ def test_a_row_that_was_begun_in_time_keeps_its_retry_and_its_error(lab: Lab, sh
     assert [(row[1], row[3]) for row in lab.claims()] == [("begun", 1)]
 
 
+def test_a_deadline_leaves_rows_alone_that_the_consumer_does_not_choose(lab: Lab, shop: Shop) -> None:
+    shop.add("mine", "theirs")
+    lab.execute(f"UPDATE {shop.table} SET created_at = '2020-01-01 00:00:00'")
+    app = lab.app()
+    status = Status("status", **WORDS, created_at="created_at", deadline=3600.0)  # type: ignore[arg-type]
+    shop.consumer(app, nothing, status, where="job_id <> 'theirs'")
+    assert store_of(app, "video").expire(10) == 1
+    assert shop.get() == {"mine": "broken", "theirs": "pending"}
+
+
 def test_words_may_be_an_enumeration_or_numbers(lab: Lab) -> None:
     if lab.is_sqlite:
         lab.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, status INTEGER)")

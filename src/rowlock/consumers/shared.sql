@@ -89,7 +89,7 @@ UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
 
 -- A row with a claim was begun, and waits to be tried again.
 -- name: fail_too_old
-UPDATE «table» SET {marked} WHERE {due} AND {too_old} AND (
+UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
