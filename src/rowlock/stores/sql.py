@@ -40,6 +40,8 @@ _SIDE_ROWS = (
 class SqlStore(ABC):
     """The writing verbs; `rowlock.stores.reading.SqlReads` has the reading ones."""
 
+    announces_all_work = True
+    sees_every_commit = False  # whoever writes to the database, a waiting poller notices
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
     @abstractmethod

@@ -192,6 +192,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
     """A queue in a SQLite file."""
 
     _dialect = "sqlite"
+    sees_every_commit = True
 
     def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
         super().__init__()
