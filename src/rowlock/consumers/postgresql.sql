@@ -67,8 +67,15 @@ CAST(:word AS «status_type»)
 -- fragment: held_keys
 SELECT CAST(row_key AS «key_type»)
 
+-- A word as it will be in the column, as text: a cast that is written out cuts what is too long.
 -- name: try_word
-SELECT CAST(:word AS «status_type»)
+SELECT CAST(CAST(:word AS «status_type») AS text)
+
+-- How many values these two are; the empty rows bring the column's collation along.
+-- name: count_values
+SELECT count(DISTINCT word) FROM (
+    SELECT «status» FROM «table» WHERE false
+    UNION ALL SELECT CAST(:word AS «status_type») UNION ALL SELECT CAST(:other_word AS «status_type»)) AS words (word)
 
 -- The lock on the row looks again whether it is due, and the insert loses to a claim that this statement could not see
 -- yet: neither alone is safe.

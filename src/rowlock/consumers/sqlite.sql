@@ -60,6 +60,18 @@ SELECT count(*) FROM «table»
 -- fragment: now_word
 :word
 
+-- Only a column shows what its type makes of a value; a cast does something else.
+-- name: make_words
+CREATE TEMP TABLE rowlock_words (given, word «status_type»)
+
+-- name: try_word
+INSERT INTO rowlock_words VALUES (:word, :word) RETURNING word
+
+-- How many values these two are; UNION compares as its first part, the user's column, does.
+-- name: count_values
+SELECT count(*) FROM (
+    SELECT «status» FROM «table» WHERE false UNION SELECT word FROM rowlock_words WHERE given IN (:word, :other_word))
+
 -- fragment: held_keys
 SELECT row_key
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import msgspec
 
 from rowlock.consumers import names
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import StateForm, StatusForm, literal
+from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
 from rowlock.stores.queries import Queries
@@ -46,6 +47,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     state_type: Callable[[str], bool]
     wanted_state: str
+    boolean: Callable[[str], bool]
+    cuts: Callable[[str], bool]  # such a column may be too short for a word, and cuts it
     # By type: now as such a column, whether it is older than :age, and its Unix seconds.
     stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
     explain: str  # what shows the plan of a statement
@@ -65,6 +68,8 @@ DIALECTS = {
     "sqlite": Dialect(
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
+        boolean=_is("BOOL"),
+        cuts=lambda _: False,
         stamps=(
             (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
             (
@@ -83,6 +88,8 @@ DIALECTS = {
     "postgresql": Dialect(
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
+        boolean=lambda declared: declared == "boolean",
+        cuts=_is("CHAR"),
         stamps=(
             (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
             (
@@ -174,6 +181,14 @@ class Table:
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
+        if isinstance(consumer.form, StatusForm):
+            column = consumer.form.status.column
+            if self._dialect.boolean(there[column]):
+                raise ConfigurationError(
+                    f"consumer {consumer.name!r}: {place}.{column} is of type {there[column]}: "
+                    "a boolean column cannot hold four states; use state=... or a text column"
+                )
+            return
         if not isinstance(consumer.form, StateForm):
             return
         kind = there[consumer.form.column]
@@ -185,23 +200,49 @@ class Table:
 
     def _try_out(self) -> None:
         consumer = self._consumer
-        what = f"where={consumer.where!r}"
+        if isinstance(consumer.form, StatusForm):
+            self._try_words(consumer.form.status)
         try:
             with self._store.reading() as db:
-                tx = db.using(self.statements)
-                tx.rows("try_condition")
-                status = getattr(consumer.form, "status", None)
-                if status is not None and "try_word" in self.statements:
-                    what = f"{status!r}"
-                    for word in (status.due, status.running, status.done, status.failed):
-                        tx.rows("try_word", word=word)
+                db.using(self.statements).rows("try_condition")
         except TRANSIENT:  # which says nothing about the consumer
             raise
         except StoreError as error:
             raise ConfigurationError(
-                f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
+                f"consumer {consumer.name!r}: its where={consumer.where!r} does not work on "
+                f"{'.'.join(consumer.table)}: {error}"
             ) from error
         self.look_for_index()
+
+    def _try_words(self, status: Status) -> None:
+        """Raise unless the four words are four values in the column; only the database knows its type."""
+        chosen = ("due", "running", "done", "failed")
+        words = {f"{name}={getattr(status, name)!r}": getattr(status, name) for name in chosen}
+        kind = self._types[status.column]
+        column = f"{'.'.join(self._consumer.table)}.{status.column}, which is of type {kind or 'ANY'}"
+        who, said = f"consumer {self._consumer.name!r}", ""
+        try:
+            with self._store.undone() as db:
+                tx = db.using(self.statements)
+                if "make_words" in self.statements:
+                    tx.run("make_words")
+                for said, word in words.items():
+                    ((kept,),) = tx.rows("try_word", word=word)
+                    if self._dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
+                        raise ConfigurationError(
+                            f"{who}: Status({said}) does not fit into {column}: it would be cut to {kept!r}"
+                        )
+                for (one, first), (other, second) in combinations(words.items(), 2):
+                    said = f"{one} and {other}"
+                    if tx.row("count_values", word=first, other_word=second)[0] == 1:
+                        raise ConfigurationError(
+                            f"{who}: Status({said}): these are one value in {column}; choose words that "
+                            "differ there"
+                        )
+        except TRANSIENT:
+            raise
+        except StoreError as error:
+            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {error}") from error
 
     def look_for_index(self) -> None:
         """Use the index if it is there, and fits what the consumer is by now."""
@@ -309,6 +350,7 @@ class Table:
             ),
             "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            "status": "",
             **consumer.form.theirs(),
             "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
             "iso": "%Y-%m-%d %H:%M:%f",

@@ -6,8 +6,8 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -35,6 +35,10 @@ from rowlock.strategies import get_strategy
 _SIDE_ROWS = (
     2_000  # in one transaction; 250,000, the lines of 500 talkative jobs, held SQLite's lock for 7.7 s
 )
+
+
+class _Undone(Exception):
+    """Ends a transaction of which nothing is kept."""
 
 
 class SqlStore(ABC):
@@ -74,6 +78,13 @@ class SqlStore(ABC):
     def reading(self, now: float | None = None) -> AbstractContextManager[Session]:
         """A session for short reads."""
         return self._read(now)
+
+    @contextmanager
+    def undone(self) -> Iterator[Session]:
+        """A transaction of which nothing is kept: to try something out."""
+        with suppress(_Undone), self._write() as session:
+            yield session
+            raise _Undone
 
     def at_once(self, now: float | None = None) -> AbstractContextManager[Session] | None:
         """A session in which each statement commits by itself, durably; None if there is none."""

@@ -269,6 +269,18 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
                 session.connection.execute("COMMIT")
 
     @contextmanager
+    def undone(self) -> Iterator[SqliteSession]:
+        # Not a writing transaction: what is tried out in temporary tables needs no lock on the file.
+        with self._read() as session:
+            session.connection.execute("SAVEPOINT undone")
+            try:
+                yield session
+            finally:
+                if session.connection.in_transaction:
+                    session.connection.execute("ROLLBACK TO undone")
+                    session.connection.execute("RELEASE undone")
+
+    @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
