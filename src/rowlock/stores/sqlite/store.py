@@ -36,7 +36,7 @@ from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert, last_number
 from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
-from rowlock.stores.versions import check, migrations_in
+from rowlock.stores.versions import check, migrations_in, version_of
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -327,7 +327,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         return True
 
     def _identity_for(self, lent: Borrowed) -> str:
-        return str(self._session_on(lent).row("identity")[0]) if self._is_here(lent) else self.install_id()
+        return self._identity(self._session_on(lent)) if self._is_here(lent) else self.install_id()
 
     def _is_here(self, lent: Borrowed) -> bool:
         files = [row[2] for row in lent.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
@@ -403,7 +403,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
             return {
                 "store": "sqlite",
                 "address": self.path,
-                "schema_version": int(meta["version"]),
+                "schema_version": version_of(meta, self.path),
                 "code_version": schema.VERSION,
                 "install_id": meta["install_id"],
                 "server_version": sqlite3.sqlite_version,
