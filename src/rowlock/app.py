@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 from rowlock.enqueuing import Enqueuer, Way, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
-from rowlock.options import Options, Seconds, check_name
+from rowlock.options import Options, Seconds, check_has_strategy, check_name
 from rowlock.registry import Registry
 from rowlock.retry import Retry
 from rowlock.task import Task
@@ -380,7 +380,8 @@ class Rowlock:
 
     def set_strategy(self, queue: str, strategy: str | None) -> None:
         """Set the order in which all workers claim from a queue; None leaves it to each worker."""
-        self.store.set_queue(check_name("queue", queue), strategy=strategy or "")
+        check_name("queue", queue)
+        self.store.set_queue(check_has_strategy(queue) if strategy else queue, strategy=strategy or "")
 
     # -- working ---------------------------------------------------------------------------------
 

@@ -279,7 +279,8 @@ def test_words_may_be_an_enumeration_or_numbers(lab: Lab) -> None:
         status, done = Status("status", due="new", running="busy", done="ok", failed="bad"), "ok"
         wrong = lab.app()
         wrong.consumer("video", table=f"{lab.prefix}jobs", status=Status("status", due="new"))(nothing)
-        with pytest.raises(ConfigurationError, match="running"):
+        labels = r"running='running'.*phase.* it has: 'new', 'busy', 'ok', 'bad'"
+        with pytest.raises(ConfigurationError, match=labels):
             wrong.consume("video", until_empty=True)
     app = lab.app()
     app.consumer("video", table=f"{lab.prefix}jobs", status=status)(nothing)

@@ -76,3 +76,18 @@ def test_a_word_that_the_column_would_cut_is_refused(lab: Lab) -> None:
 @pytest.mark.parametrize("words", [PLAIN, ("0", "1", "01", "2"), (0, 1, 2, 3), ("new", "New", "NEW", "new ")])
 def test_words_that_are_four_values_in_the_column_are_taken(lab: Lab, words: Words) -> None:
     look(lab, "integer NOT NULL" if isinstance(words[0], int) else "varchar(9) NOT NULL", words)
+
+
+def test_a_word_that_the_columns_type_does_not_know_is_named(lab: Lab) -> None:
+    if lab.is_sqlite:
+        look(lab, "INTEGER", PLAIN)  # which takes any value
+        return
+    lab.execute(f"CREATE TYPE {lab.prefix}phase AS ENUM ('new', 'busy', 'it''s', 'bad')")
+    lab.execute(f"CREATE DOMAIN {lab.prefix}stage AS {lab.prefix}phase")
+    for kind in ("phase", "stage"):
+        with pytest.raises(ConfigurationError, match=r"done='ok'.*it has: 'new', 'busy', 'it''s', 'bad'$"):
+            look(lab, f"{lab.prefix}{kind}", PLAIN)
+    with pytest.raises(ConfigurationError, match=r"Status\(due='new'\) does not work in .* of type integer"):
+        look(lab, "integer", PLAIN)
+    with pytest.raises(ConfigurationError, match=r"Status.* does not work on"):
+        look(lab, "text", (0, 1, 2, 3))

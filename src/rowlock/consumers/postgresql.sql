@@ -71,6 +71,13 @@ SELECT CAST(row_key AS «key_type»)
 -- name: try_word
 SELECT CAST(CAST(:word AS «status_type») AS text)
 
+-- What a column of an enumeration may hold, for people.
+-- name: labels
+SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
+JOIN pg_catalog.pg_type t ON e.enumtypid IN (t.oid, t.typbasetype)
+JOIN pg_catalog.pg_attribute a ON a.atttypid = t.oid
+WHERE a.attrelid = to_regclass(:table) AND a.attname = :name
+
 -- How many values these two are; the empty rows bring the column's collation along.
 -- name: count_values
 SELECT count(DISTINCT word) FROM (

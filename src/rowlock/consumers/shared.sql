@@ -155,6 +155,9 @@ WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN (
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
 
+-- name: try_form
+SELECT 1 FROM «table» WHERE {due} LIMIT 0
+
 -- name: try_condition
 SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 

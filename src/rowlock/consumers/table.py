@@ -172,9 +172,11 @@ class Table:
         place = ".".join(consumer.table)
         for what, name in consumer.needed():
             if name not in there:
+                several = what == "order_by" and "," in name
+                hint = "only one column is taken so far, and " if several else ""
                 raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {what}={name!r}, but {place} has no such column; it has: "
-                    f"{', '.join(there)}"
+                    f"consumer {consumer.name!r}: {what}={name!r}, but {hint}{place} has no such column; "
+                    f"it has: {', '.join(there)}"
                 )
         if consumer.key not in unique:
             raise ConfigurationError(
@@ -200,17 +202,21 @@ class Table:
 
     def _try_out(self) -> None:
         consumer = self._consumer
+        what = ", ".join(f"{option}={column!r}" for option, column in consumer.form.needed())
         if isinstance(consumer.form, StatusForm):
             self._try_words(consumer.form.status)
+            what = f"{consumer.form.status!r}"
         try:
             with self._store.reading() as db:
-                db.using(self.statements).rows("try_condition")
+                tx = db.using(self.statements)
+                tx.rows("try_form")
+                what = f"where={consumer.where!r}"
+                tx.rows("try_condition")
         except TRANSIENT:  # which says nothing about the consumer
             raise
         except StoreError as error:
             raise ConfigurationError(
-                f"consumer {consumer.name!r}: its where={consumer.where!r} does not work on "
-                f"{'.'.join(consumer.table)}: {error}"
+                f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
             ) from error
         self.look_for_index()
 
@@ -242,7 +248,17 @@ class Table:
         except TRANSIENT:
             raise
         except StoreError as error:
-            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {error}") from error
+            labels = self._labels(status.column)
+            reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
+            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {reason}") from error
+
+    def _labels(self, column: str) -> str | None:
+        """What a column of an enumeration may hold; None if it is none."""
+        if "labels" not in self.statements:
+            return None
+        with self._store.reading() as db:
+            labels = db.using(self.statements).row("labels", table=self.name_for_looks, name=column)[0]
+        return None if labels is None else str(labels)
 
     def look_for_index(self) -> None:
         """Use the index if it is there, and fits what the consumer is by now."""
