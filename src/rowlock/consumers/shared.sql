@@ -164,8 +164,9 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 -- name: broken
 {broken}
 
--- name: index_condition
-{indexed}
+-- What an index has of it; the user's own condition may not fit into one.
+-- name: due_condition
+{due}
 
 -- name: count_ready
 SELECT count(*) FROM «table» {by_index} WHERE {ready}

@@ -113,5 +113,9 @@ SELECT name, type, pk FROM pragma_table_info(:table, :schema)
 SELECT max(i.name) FROM pragma_index_list(:table) l JOIN pragma_index_info(l.name) i
 WHERE l."unique" = 1 AND l.partial = 0 GROUP BY l.name HAVING count(*) = 1
 
+-- All that a condition may name; a copy of the table takes any value in each of them.
+-- name: columns_to_copy
+SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1
+
 -- name: index_there
-SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table
+SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import msgspec
 
-from rowlock.consumers import names
+from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
+from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
 from rowlock.stores.queries import Queries
@@ -55,6 +58,7 @@ class Dialect(msgspec.Struct, frozen=True):
     load: Mapping[str, Callable[[Any], Any]]  # by type: what the store's own reading of a value is made into
     hints: bool  # an index can be named in a statement, and should be
     create: str  # how an index is made without stopping the others
+    drop: str
     style: str  # of the store's own parameters
 
 
@@ -83,6 +87,7 @@ DIALECTS = {
         load={},
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
+        drop="DROP INDEX IF EXISTS",
         style="named",
     ),
     "postgresql": Dialect(
@@ -113,6 +118,7 @@ DIALECTS = {
         },
         hints=False,
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
+        drop="DROP INDEX CONCURRENTLY IF EXISTS",
         style="pyformat",
     ),
 }
@@ -127,10 +133,9 @@ class Table:
         self.dialect_name: str = store._dialect  # type: ignore[attr-defined]
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
-        self.indexes: dict[str, str] = {}
         self._elsewhere: dict[str, Queries] = {}
         self._types = {column.name: column.type for column in self._look()}
-        self.has_index = False
+        self.has_index = self.index_reads_clock = False
         self.statements = self._written(None)
         self._try_out()
 
@@ -262,10 +267,11 @@ class Table:
 
     def look_for_index(self) -> None:
         """Use the index if it is there, and fits what the consumer is by now."""
-        look = self._store.statements(*self._sources, words=_NOTHING)
-        with self._store.reading() as db:
-            there = db.using(look).row("index_there", table=self.name_for_looks, name=self._consumer.index)
+        there = self._index_there(self._consumer.index)
         self.has_index = there is not None
+        condition = str(there[0]).partition(" WHERE ")[2] if there is not None else ""
+        # Made by a version of rowlock that did not look: SQLite lets nobody insert a row then.
+        self.index_reads_clock = conditions.may_read_clock(condition)
         if self.has_index and self._dialect.hints:
             self.statements = self._written(None)
             try:
@@ -277,6 +283,11 @@ class Table:
                 self.has_index = False
                 self.statements = self._written(None)
 
+    def _index_there(self, name: str) -> Any:
+        look = self._store.statements(*self._sources, words=_NOTHING)
+        with self._store.reading() as db:
+            return db.using(look).row("index_there", table=self.name_for_looks, name=name)
+
     # -- writing the statements ------------------------------------------------------------------
 
     def on(self, style: str) -> Queries:
@@ -286,6 +297,16 @@ class Table:
         return self._elsewhere[style]
 
     def _written(self, style: str | None) -> Queries:
+        written = self._pieces(style)
+        theirs = self._theirs()
+        # A percent sign means something to some drivers, wherever it stands.
+        percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
+        theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
+        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
+        return Queries(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def _pieces(self, style: str | None) -> Queries:
+        """The statements in which the user's names are still to be put."""
         consumer = self._consumer
         by_index = (
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
@@ -298,17 +319,7 @@ class Table:
             "by_index": by_index,
             "beyond": "{beyond_key}" if consumer.order == consumer.key else "{beyond_pair}",
         }
-        written = self._store.statements(*self._sources, words=words, style=style)
-        theirs = self._theirs()
-        self.indexes = self._indexes(written, theirs)
-        # A percent sign means something to some drivers, wherever it stands.
-        percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
-        theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
-        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
-        create = {
-            f"create {name}": statement.replace("%", percent) for name, statement in self.indexes.items()
-        }
-        return Queries(filled | create | {"explain": self._dialect.explain + filled["oldest"]})
+        return self._store.statements(*self._sources, words=words, style=style)
 
     def _stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
@@ -324,11 +335,15 @@ class Table:
         epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
         return epoch.replace("{0}", "«t».«order»")
 
-    def _indexes(self, written: Mapping[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    # -- the indexes -----------------------------------------------------------------------------
+
+    @cached_property
+    def indexes(self) -> dict[str, str]:
         """What each of the consumer's indexes is created with, by name."""
         consumer, form = self._consumer, self._consumer.form
-        place = (consumer.position, written["index_condition"])
-        found = {consumer.index: self._index(consumer.index, *place, theirs)}
+        written, theirs = self._pieces(None), self._theirs()
+        due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
+        found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
         found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
         if isinstance(form, StateForm):  # small, and shared by all consumers of the table
@@ -339,6 +354,21 @@ class Table:
             running = f"«status» = {literal(form.status.running)}"
             found[name] = self._index(name, (since,), running, theirs)
         return found
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The parts of the user's condition that the index of what is due does not have."""
+        return self._tried[1]
+
+    @cached_property
+    def _tried(self) -> tuple[list[str], list[LeftOut]]:
+        """The parts of the user's condition that the index may have, and the others."""
+        if self._consumer.where is None:
+            return [], []
+        with self._store.reading() as db:
+            columns = db.using(self.statements).rows("columns_to_copy", table=self.name_for_looks)
+        place = {name: text for name, text in self._theirs().items() if name in ("t", "table", "key")}
+        return Trial(self._store, self.dialect_name, columns, **place).sort(self._consumer.where)
 
     def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
         """What creates an index, for whoever may."""
@@ -385,13 +415,41 @@ class Table:
             rows = db.using(self.statements).rows("explain", consumer=self._consumer.name)
         return "; ".join(str(row[-1]).strip() for row in rows)
 
+    def create_statements(self) -> dict[str, list[str]]:
+        """What has to be run for each of the indexes, by name."""
+        found = {name: [statement] for name, statement in self.indexes.items()}
+        if self.index_reads_clock:
+            found[self._consumer.index].insert(0, self._drop(self._consumer.index))
+        return found
+
     def create_indexes(self) -> None:
         """Create them, unless they are there."""
-        open_session = self._store.writing if self._dialect.hints else self._store.reading
-        for name in self.indexes:
-            with open_session() as db:
-                db.using(self.statements).run(f"create {name}")
+        for name, statements in self.create_statements().items():
+            try:
+                self._run(statements)
+            except StoreError:
+                if not self._dialect.hints:
+                    self._drop_unfinished(name)
+                raise
         self.look_for_index()
+
+    def _drop_unfinished(self, name: str) -> None:
+        """Half an index, which PostgreSQL leaves, is used by nobody and may keep rows from being written."""
+        with suppress(StoreError):
+            if self._index_there(name) is None:
+                self._run([self._drop(name)])
+
+    def _run(self, statements: Sequence[str]) -> None:
+        """Run statements that have no parameters, together where that can be."""
+        open_session = self._store.writing if self._dialect.hints else self._store.reading
+        percent = "%%" if self._dialect.style == "pyformat" else "%"
+        with open_session() as db:
+            for statement in statements:
+                db.using({"it": statement.replace("%", percent)}).run("it")
+
+    def _drop(self, name: str) -> str:
+        place = ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
+        return f"{self._dialect.drop} {place}"
 
     # -- rows ------------------------------------------------------------------------------------
 
