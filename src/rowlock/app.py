@@ -16,7 +16,7 @@ from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer, Way, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
-from rowlock.options import Options, Seconds, check_name
+from rowlock.options import Options, Seconds, check_has_strategy, check_name
 from rowlock.registry import Registry
 from rowlock.retry import Retry
 from rowlock.task import Task
@@ -365,8 +365,6 @@ class Rowlock:
         """How many jobs wait to be claimed, in all queues or in one; cheap, whatever is finished."""
         return self.store.depth(None if queue is None else check_name("queue", queue))
 
-    adepth = awaited(depth)
-
     # -- operating -------------------------------------------------------------------------------
 
     def cancel(self, job: int | Job) -> Job:
@@ -389,7 +387,8 @@ class Rowlock:
 
     def set_strategy(self, queue: str, strategy: str | None) -> None:
         """Set the order in which all workers claim from a queue; None leaves it to each worker."""
-        self.store.set_queue(check_name("queue", queue), strategy=strategy or "")
+        check_name("queue", queue)
+        self.store.set_queue(check_has_strategy(queue) if strategy else queue, strategy=strategy or "")
 
     def close(self) -> None:
         """Close this process's connections; a later call opens them again."""
@@ -404,6 +403,7 @@ class Rowlock:
     ahistory = awaited(history)
     alogs = awaited(logs)
     astats = awaited(stats)
+    adepth = awaited(depth)
     acancel = awaited(cancel)
     aretry = awaited(retry)
     apause = awaited(pause)

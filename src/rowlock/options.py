@@ -17,6 +17,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.retry import LONGEST
 
 LOWEST, HIGHEST = -100, 100
+CONSUMERS = "consumer:"  # how the names of queues begin that are consumers
 UNIQUE = {"unfinished": "finished", "queued": "claimed"}
 _MAX_META = 65_536
 Seconds = float | int | timedelta
@@ -54,6 +55,16 @@ def check_name(what: str, value: Any) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 200 or not value.isprintable():
         raise ConfigurationError(f"{what}={value!r}: must be printable text of 1 to 200 characters")
     return value
+
+
+def check_has_strategy(queue: str) -> str:
+    """A queue in which a strategy decides the order; that of a consumer is its own."""
+    if queue.startswith(CONSUMERS):
+        raise ConfigurationError(
+            f"{queue}: strategies do not apply to consumers so far; their rows are taken in the order of "
+            "order_by=..., so change that instead"
+        )
+    return queue
 
 
 def check_priority(what: str, value: Any) -> int:

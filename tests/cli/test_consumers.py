@@ -46,6 +46,29 @@ def test_consume_works_on_the_rows_of_a_table(rowlock: CommandLine, lab: sqlite3
     assert states(lab) == [True, {"failed": "ValueError: no sound in it", "attempts": 1}, True]
 
 
+def test_init_says_what_it_leaves_out_of_an_index(rowlock: CommandLine, lab: sqlite3.Connection) -> None:
+    where = "path <> 'x' AND path <= datetime('now')"
+    rowlock.write(
+        "lab.py", CODE.replace('state="analysis_state"', f'state="analysis_state", where="{where}"')
+    )
+    said = "birdnet: \"path <= datetime('now')\" is not in rowlock_birdnet_due, "
+    printed = rowlock("consumers", "init", "--sql", *APP).out
+    assert printed.startswith(f"-- {said}") and "may read the clock" in printed.splitlines()[0]
+    lab.executescript(printed)
+    assert said in rowlock.here("consumers", *APP, "init").err
+    lab.execute("INSERT INTO recordings (path) VALUES ('d')")
+
+
+def test_an_index_for_another_condition_is_said_to_be_no_use(
+    rowlock: CommandLine, lab: sqlite3.Connection
+) -> None:
+    lab.execute("CREATE INDEX rowlock_birdnet_due ON recordings (path) WHERE path = 'b'")
+    told = rowlock("consumers", *APP, "init")
+    assert "rowlock_birdnet_due was made for another condition" in told.err
+    lab.execute("DROP INDEX rowlock_birdnet_due")
+    assert rowlock.here("consumers", *APP, "init").err == ""
+
+
 def test_the_indexes_are_printed_or_created(rowlock: CommandLine, lab: sqlite3.Connection) -> None:
     printed = rowlock("consumers", "init", "--sql", *APP)
     assert printed.out.count("CREATE INDEX IF NOT EXISTS") == 3

@@ -237,6 +237,35 @@ def test_rows_that_nobody_began_in_time_fail(lab: Lab, shop: Shop) -> None:
     }
 
 
+def test_a_row_that_was_begun_in_time_keeps_its_retry_and_its_error(lab: Lab, shop: Shop) -> None:
+    shop.add("begun", "never")
+    app = lab.app()
+    status = Status("status", **WORDS, error="error_message", created_at="created_at", deadline=3600.0)  # type: ignore[arg-type]
+
+    def video(job: Row) -> None:
+        raise OSError("busy")
+
+    shop.consumer(app, video, status, retry=Retry(max_attempts=2, base=3600.0), where="job_id = 'begun'")
+    app.consume("video", until_empty=True)
+    lab.execute(f"UPDATE {shop.table} SET created_at = '2020-01-01 00:00:00'")
+    later = lab.app()
+    shop.consumer(later, video, status, retry=Retry(max_attempts=2, base=3600.0))
+    assert store_of(later, "video").expire(10) == 1
+    assert shop.get() == {"begun": "pending", "never": "broken"}
+    assert shop.get("error_message")["begun"] is None
+    assert [(row[1], row[3]) for row in lab.claims()] == [("begun", 1)]
+
+
+def test_a_deadline_leaves_rows_alone_that_the_consumer_does_not_choose(lab: Lab, shop: Shop) -> None:
+    shop.add("mine", "theirs")
+    lab.execute(f"UPDATE {shop.table} SET created_at = '2020-01-01 00:00:00'")
+    app = lab.app()
+    status = Status("status", **WORDS, created_at="created_at", deadline=3600.0)  # type: ignore[arg-type]
+    shop.consumer(app, nothing, status, where="job_id <> 'theirs'")
+    assert store_of(app, "video").expire(10) == 1
+    assert shop.get() == {"mine": "broken", "theirs": "pending"}
+
+
 def test_words_may_be_an_enumeration_or_numbers(lab: Lab) -> None:
     if lab.is_sqlite:
         lab.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, status INTEGER)")
@@ -250,7 +279,8 @@ def test_words_may_be_an_enumeration_or_numbers(lab: Lab) -> None:
         status, done = Status("status", due="new", running="busy", done="ok", failed="bad"), "ok"
         wrong = lab.app()
         wrong.consumer("video", table=f"{lab.prefix}jobs", status=Status("status", due="new"))(nothing)
-        with pytest.raises(ConfigurationError, match="running"):
+        labels = r"running='running'.*phase.* it has: 'new', 'busy', 'ok', 'bad'"
+        with pytest.raises(ConfigurationError, match=labels):
             wrong.consume("video", until_empty=True)
     app = lab.app()
     app.consumer("video", table=f"{lab.prefix}jobs", status=status)(nothing)

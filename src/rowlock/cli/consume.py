@@ -183,11 +183,18 @@ def init(
     for name in rowlock.consumers:
         host = rowlock.consumer_host(name)
         if sql:
+            for sentence in overview.left_out(host):
+                show.print_text(f"-- {name}: {sentence}\n")
             for statement in overview.index_statements(host):
                 show.print_text(f"{statement};\n")
         else:
             overview.create_indexes(host)
             show.say(f"{name}: {', '.join(overview.index_names(host))} are there")
+            for sentence in overview.left_out(host):
+                note(f"{name}: {sentence}")
+            if not overview.table_of(host).has_index:
+                index = host.consumer.index
+                note(f"{name}: {index} was made for another condition or order: drop it, and run this again")
 
 
 def _with_consumers(app: str | None) -> Rowlock:

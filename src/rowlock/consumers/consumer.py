@@ -16,7 +16,7 @@ from rowlock.consumers.batches import answering_each
 from rowlock.consumers.forms import Form, StateForm, Status, StatusForm
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
-from rowlock.options import Seconds, check_seconds
+from rowlock.options import CONSUMERS, Seconds, check_seconds
 from rowlock.retry import Retry, policy
 from rowlock.task import POOLS
 
@@ -116,7 +116,7 @@ class Consumer:
     @property
     def queue(self) -> str:
         """The name under which it can be paused, and under which its rates are kept."""
-        return f"consumer:{self.name}"
+        return CONSUMERS + self.name
 
     @property
     def index(self) -> str:

@@ -85,7 +85,8 @@ class Status(msgspec.Struct, frozen=True):
 
     `error` is the column that gets the reason of a failure; `started_at`, `finished_at` and `progress`
     (in percent) are kept up to date if they are named. Rows that somebody else left `running` are due again
-    `stale_after` seconds after `started_at`; rows still due `deadline` seconds after `created_at` fail.
+    `stale_after` seconds after `started_at`; rows that nobody has begun `deadline` seconds after `created_at`
+    fail.
     """
 
     column: str

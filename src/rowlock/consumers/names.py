@@ -57,7 +57,9 @@ def order(value: Any) -> tuple[str, bool]:
     """`time`, `time ASC` or `time DESC` as (column, whether it is descending)."""
     match = _ORDER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ConfigurationError(f"order_by={value!r}: must be a column's name, with DESC after it if wanted")
+        raise ConfigurationError(
+            f"order_by={value!r}: must be one column's name so far, with DESC after it if wanted"
+        )
     return column("order_by", match["column"]), (match["direction"] or "").lower() == "desc"
 
 

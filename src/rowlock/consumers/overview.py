@@ -50,12 +50,18 @@ def check(host: ConsumerHost) -> None:
 
 def index_statements(host: ConsumerHost) -> list[str]:
     """What creates the consumer's indexes."""
-    return list(table_of(host).indexes.values())
+    return [one for statements in table_of(host).create_statements().values() for one in statements]
 
 
 def index_names(host: ConsumerHost) -> list[str]:
     """The names of the consumer's indexes."""
     return list(table_of(host).indexes)
+
+
+def left_out(host: ConsumerHost) -> list[str]:
+    """What the index does not have of the consumer's condition, and why, each as a sentence."""
+    where = f"is not in {host.consumer.index}, so that claims look at it row by row"
+    return [f"{' '.join(one.part.split())!r} {where}: {one.reason}" for one in table_of(host).left_out]
 
 
 def create_indexes(host: ConsumerHost) -> None:
@@ -131,7 +137,10 @@ def _findings(name: str, host: ConsumerHost) -> list[Finding]:
     except RowlockError as error:
         return [Finding(what, "error", str(error), "mend the table or the consumer's options")]
     found = []
-    if known.has_index:
+    if table.index_reads_clock:
+        message = f"its index {host.consumer.index} reads the clock, so that no row can be inserted"
+        found.append(Finding(what, "error", message, "make it anew: rowlock consumers init"))
+    elif known.has_index:
         found.append(Finding(what, "ok", f"claims use the index {host.consumer.index}"))
     else:
         message = (

@@ -67,8 +67,22 @@ CAST(:word AS «status_type»)
 -- fragment: held_keys
 SELECT CAST(row_key AS «key_type»)
 
+-- A word as it will be in the column, as text: a cast that is written out cuts what is too long.
 -- name: try_word
-SELECT CAST(:word AS «status_type»)
+SELECT CAST(CAST(:word AS «status_type») AS text)
+
+-- What a column of an enumeration may hold, for people.
+-- name: labels
+SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
+JOIN pg_catalog.pg_type t ON e.enumtypid IN (t.oid, t.typbasetype)
+JOIN pg_catalog.pg_attribute a ON a.atttypid = t.oid
+WHERE a.attrelid = to_regclass(:table) AND a.attname = :name
+
+-- How many values these two are; the empty rows bring the column's collation along.
+-- name: count_values
+SELECT count(DISTINCT word) FROM (
+    SELECT «status» FROM «table» WHERE false
+    UNION ALL SELECT CAST(:word AS «status_type») UNION ALL SELECT CAST(:other_word AS «status_type»)) AS words (word)
 
 -- The lock on the row looks again whether it is due, and the insert loses to a claim that this statement could not see
 -- yet: neither alone is safe.
@@ -130,6 +144,12 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indke
 WHERE i.indrelid = to_regclass(:table) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
   AND i.indexprs IS NULL AND i.indnkeyatts = 1
 
+-- Each with the category of its type, whether it can be written, and whether it must be.
+-- name: columns_to_copy
+SELECT a.attname, CAST(t.typcategory AS text), a.attgenerated = '', a.attnotnull FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+
 -- name: index_there
-SELECT 1 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+SELECT NULL FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid

@@ -87,8 +87,11 @@ UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
 
+-- A row with a claim was begun, and waits to be tried again.
 -- name: fail_too_old
-UPDATE «table» SET {marked} WHERE {due} AND {too_old}
+UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
+    SELECT c.claim FROM rowlock_consumer_claims c
+    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
 -- name: return_claim
 UPDATE rowlock_consumer_claims
@@ -152,14 +155,18 @@ WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN (
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
 
+-- name: try_form
+SELECT 1 FROM «table» WHERE {due} LIMIT 0
+
 -- name: try_condition
 SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 
 -- name: broken
 {broken}
 
--- name: index_condition
-{indexed}
+-- What an index has of it; the user's own condition may not fit into one.
+-- name: due_condition
+{due}
 
 -- name: count_ready
 SELECT count(*) FROM «table» {by_index} WHERE {ready}

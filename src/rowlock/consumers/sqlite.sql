@@ -60,6 +60,18 @@ SELECT count(*) FROM «table»
 -- fragment: now_word
 :word
 
+-- Only a column shows what its type makes of a value; a cast does something else.
+-- name: make_words
+CREATE TEMP TABLE rowlock_words (given, word «status_type»)
+
+-- name: try_word
+INSERT INTO rowlock_words VALUES (:word, :word) RETURNING word
+
+-- How many values these two are; UNION compares as its first part, the user's column, does.
+-- name: count_values
+SELECT count(*) FROM (
+    SELECT «status» FROM «table» WHERE false UNION SELECT word FROM rowlock_words WHERE given IN (:word, :other_word))
+
 -- fragment: held_keys
 SELECT row_key
 
@@ -101,5 +113,9 @@ SELECT name, type, pk FROM pragma_table_info(:table, :schema)
 SELECT max(i.name) FROM pragma_index_list(:table) l JOIN pragma_index_info(l.name) i
 WHERE l."unique" = 1 AND l.partial = 0 GROUP BY l.name HAVING count(*) = 1
 
+-- All that a condition may name; a copy of the table takes any value in each of them.
+-- name: columns_to_copy
+SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1
+
 -- name: index_there
-SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table
+SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table

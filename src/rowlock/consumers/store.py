@@ -69,6 +69,16 @@ class ConsumerStore:
                     )
             return self._table
 
+    @property
+    def announces_all_work(self) -> bool:
+        """Whether a wake-up tells of every row that becomes due.
+
+        On PostgreSQL nobody says that a row was inserted, unless its owner calls `app.wake`; and nobody says
+        anything when a condition or an age comes true because time has passed.
+        """
+        by_time = self._consumer.where is not None or self._consumer.form.ages
+        return self._ground.sees_every_commit and not by_time
+
     def _tx(self, session: Session) -> Session:
         return session.using(self.table.statements)
 
@@ -92,8 +102,10 @@ class ConsumerStore:
         count = want.count if want is not None else 0
         writes = bool(outcomes or reports or minutes)
         table = self.table  # looked at before the transaction begins
-        if not writes and not self._found and not (count and self._anything_due(now)):
-            return Exchange()
+        if not writes and not self._found:
+            if not (count and self._anything_due(now)):
+                return Exchange()
+            self.claiming.start_over()  # what was seen may lie before the last row that was taken
         if want and count and not writes and (claims := self._take_at_once(worker, want, now)):
             self._found = True
             self._ground.got_up(worker)
@@ -306,7 +318,8 @@ class ConsumerStore:
                     )
             if status.deadline is not None:
                 error = f"it was not begun within {status.deadline:g} s"
-                values = {"age": status.deadline, "error": error, "word": status.failed, "percent": None}
+                values = {"consumer": self._consumer.name, "age": status.deadline}
+                values |= {"error": error, "word": status.failed, "percent": None}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
         return failed

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import msgspec
 
-from rowlock.consumers import names
+from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import StateForm, StatusForm, literal
+from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
+from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
 from rowlock.stores.queries import Queries
@@ -46,12 +50,15 @@ class Dialect(msgspec.Struct, frozen=True):
 
     state_type: Callable[[str], bool]
     wanted_state: str
+    boolean: Callable[[str], bool]
+    cuts: Callable[[str], bool]  # such a column may be too short for a word, and cuts it
     # By type: now as such a column, whether it is older than :age, and its Unix seconds.
     stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
     explain: str  # what shows the plan of a statement
     load: Mapping[str, Callable[[Any], Any]]  # by type: what the store's own reading of a value is made into
     hints: bool  # an index can be named in a statement, and should be
     create: str  # how an index is made without stopping the others
+    drop: str
     style: str  # of the store's own parameters
 
 
@@ -65,6 +72,8 @@ DIALECTS = {
     "sqlite": Dialect(
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
+        boolean=_is("BOOL"),
+        cuts=lambda _: False,
         stamps=(
             (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
             (
@@ -78,11 +87,14 @@ DIALECTS = {
         load={},
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
+        drop="DROP INDEX IF EXISTS",
         style="named",
     ),
     "postgresql": Dialect(
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
+        boolean=lambda declared: declared == "boolean",
+        cuts=_is("CHAR"),
         stamps=(
             (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
             (
@@ -106,6 +118,7 @@ DIALECTS = {
         },
         hints=False,
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
+        drop="DROP INDEX CONCURRENTLY IF EXISTS",
         style="pyformat",
     ),
 }
@@ -120,10 +133,9 @@ class Table:
         self.dialect_name: str = store._dialect  # type: ignore[attr-defined]
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
-        self.indexes: dict[str, str] = {}
         self._elsewhere: dict[str, Queries] = {}
         self._types = {column.name: column.type for column in self._look()}
-        self.has_index = False
+        self.has_index = self.index_reads_clock = False
         self.statements = self._written(None)
         self._try_out()
 
@@ -165,15 +177,25 @@ class Table:
         place = ".".join(consumer.table)
         for what, name in consumer.needed():
             if name not in there:
+                several = what == "order_by" and "," in name
+                hint = "only one column is taken so far, and " if several else ""
                 raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {what}={name!r}, but {place} has no such column; it has: "
-                    f"{', '.join(there)}"
+                    f"consumer {consumer.name!r}: {what}={name!r}, but {hint}{place} has no such column; "
+                    f"it has: {', '.join(there)}"
                 )
         if consumer.key not in unique:
             raise ConfigurationError(
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
+        if isinstance(consumer.form, StatusForm):
+            column = consumer.form.status.column
+            if self._dialect.boolean(there[column]):
+                raise ConfigurationError(
+                    f"consumer {consumer.name!r}: {place}.{column} is of type {there[column]}: "
+                    "a boolean column cannot hold four states; use state=... or a text column"
+                )
+            return
         if not isinstance(consumer.form, StateForm):
             return
         kind = there[consumer.form.column]
@@ -185,16 +207,16 @@ class Table:
 
     def _try_out(self) -> None:
         consumer = self._consumer
-        what = f"where={consumer.where!r}"
+        what = ", ".join(f"{option}={column!r}" for option, column in consumer.form.needed())
+        if isinstance(consumer.form, StatusForm):
+            self._try_words(consumer.form.status)
+            what = f"{consumer.form.status!r}"
         try:
             with self._store.reading() as db:
                 tx = db.using(self.statements)
+                tx.rows("try_form")
+                what = f"where={consumer.where!r}"
                 tx.rows("try_condition")
-                status = getattr(consumer.form, "status", None)
-                if status is not None and "try_word" in self.statements:
-                    what = f"{status!r}"
-                    for word in (status.due, status.running, status.done, status.failed):
-                        tx.rows("try_word", word=word)
         except TRANSIENT:  # which says nothing about the consumer
             raise
         except StoreError as error:
@@ -203,12 +225,53 @@ class Table:
             ) from error
         self.look_for_index()
 
+    def _try_words(self, status: Status) -> None:
+        """Raise unless the four words are four values in the column; only the database knows its type."""
+        chosen = ("due", "running", "done", "failed")
+        words = {f"{name}={getattr(status, name)!r}": getattr(status, name) for name in chosen}
+        kind = self._types[status.column]
+        column = f"{'.'.join(self._consumer.table)}.{status.column}, which is of type {kind or 'ANY'}"
+        who, said = f"consumer {self._consumer.name!r}", ""
+        try:
+            with self._store.undone() as db:
+                tx = db.using(self.statements)
+                if "make_words" in self.statements:
+                    tx.run("make_words")
+                for said, word in words.items():
+                    ((kept,),) = tx.rows("try_word", word=word)
+                    if self._dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
+                        raise ConfigurationError(
+                            f"{who}: Status({said}) does not fit into {column}: it would be cut to {kept!r}"
+                        )
+                for (one, first), (other, second) in combinations(words.items(), 2):
+                    said = f"{one} and {other}"
+                    if tx.row("count_values", word=first, other_word=second)[0] == 1:
+                        raise ConfigurationError(
+                            f"{who}: Status({said}): these are one value in {column}; choose words that "
+                            "differ there"
+                        )
+        except TRANSIENT:
+            raise
+        except StoreError as error:
+            labels = self._labels(status.column)
+            reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
+            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {reason}") from error
+
+    def _labels(self, column: str) -> str | None:
+        """What a column of an enumeration may hold; None if it is none."""
+        if "labels" not in self.statements:
+            return None
+        with self._store.reading() as db:
+            labels = db.using(self.statements).row("labels", table=self.name_for_looks, name=column)[0]
+        return None if labels is None else str(labels)
+
     def look_for_index(self) -> None:
         """Use the index if it is there, and fits what the consumer is by now."""
-        look = self._store.statements(*self._sources, words=_NOTHING)
-        with self._store.reading() as db:
-            there = db.using(look).row("index_there", table=self.name_for_looks, name=self._consumer.index)
+        there = self._index_there(self._consumer.index)
         self.has_index = there is not None
+        condition = str(there[0]).partition(" WHERE ")[2] if there is not None else ""
+        # Made by a version of rowlock that did not look: SQLite lets nobody insert a row then.
+        self.index_reads_clock = conditions.may_read_clock(condition)
         if self.has_index and self._dialect.hints:
             self.statements = self._written(None)
             try:
@@ -220,6 +283,11 @@ class Table:
                 self.has_index = False
                 self.statements = self._written(None)
 
+    def _index_there(self, name: str) -> Any:
+        look = self._store.statements(*self._sources, words=_NOTHING)
+        with self._store.reading() as db:
+            return db.using(look).row("index_there", table=self.name_for_looks, name=name)
+
     # -- writing the statements ------------------------------------------------------------------
 
     def on(self, style: str) -> Queries:
@@ -229,6 +297,16 @@ class Table:
         return self._elsewhere[style]
 
     def _written(self, style: str | None) -> Queries:
+        written = self._pieces(style)
+        theirs = self._theirs()
+        # A percent sign means something to some drivers, wherever it stands.
+        percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
+        theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
+        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
+        return Queries(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def _pieces(self, style: str | None) -> Queries:
+        """The statements in which the user's names are still to be put."""
         consumer = self._consumer
         by_index = (
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
@@ -241,17 +319,7 @@ class Table:
             "by_index": by_index,
             "beyond": "{beyond_key}" if consumer.order == consumer.key else "{beyond_pair}",
         }
-        written = self._store.statements(*self._sources, words=words, style=style)
-        theirs = self._theirs()
-        self.indexes = self._indexes(written, theirs)
-        # A percent sign means something to some drivers, wherever it stands.
-        percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
-        theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
-        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
-        create = {
-            f"create {name}": statement.replace("%", percent) for name, statement in self.indexes.items()
-        }
-        return Queries(filled | create | {"explain": self._dialect.explain + filled["oldest"]})
+        return self._store.statements(*self._sources, words=words, style=style)
 
     def _stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
@@ -267,11 +335,15 @@ class Table:
         epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
         return epoch.replace("{0}", "«t».«order»")
 
-    def _indexes(self, written: Mapping[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    # -- the indexes -----------------------------------------------------------------------------
+
+    @cached_property
+    def indexes(self) -> dict[str, str]:
         """What each of the consumer's indexes is created with, by name."""
         consumer, form = self._consumer, self._consumer.form
-        place = (consumer.position, written["index_condition"])
-        found = {consumer.index: self._index(consumer.index, *place, theirs)}
+        written, theirs = self._pieces(None), self._theirs()
+        due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
+        found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
         found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
         if isinstance(form, StateForm):  # small, and shared by all consumers of the table
@@ -282,6 +354,21 @@ class Table:
             running = f"«status» = {literal(form.status.running)}"
             found[name] = self._index(name, (since,), running, theirs)
         return found
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The parts of the user's condition that the index of what is due does not have."""
+        return self._tried[1]
+
+    @cached_property
+    def _tried(self) -> tuple[list[str], list[LeftOut]]:
+        """The parts of the user's condition that the index may have, and the others."""
+        if self._consumer.where is None:
+            return [], []
+        with self._store.reading() as db:
+            columns = db.using(self.statements).rows("columns_to_copy", table=self.name_for_looks)
+        place = {name: text for name, text in self._theirs().items() if name in ("t", "table", "key")}
+        return Trial(self._store, self.dialect_name, columns, **place).sort(self._consumer.where)
 
     def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
         """What creates an index, for whoever may."""
@@ -309,6 +396,7 @@ class Table:
             ),
             "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            "status": "",
             **consumer.form.theirs(),
             "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
             "iso": "%Y-%m-%d %H:%M:%f",
@@ -327,13 +415,41 @@ class Table:
             rows = db.using(self.statements).rows("explain", consumer=self._consumer.name)
         return "; ".join(str(row[-1]).strip() for row in rows)
 
+    def create_statements(self) -> dict[str, list[str]]:
+        """What has to be run for each of the indexes, by name."""
+        found = {name: [statement] for name, statement in self.indexes.items()}
+        if self.index_reads_clock:
+            found[self._consumer.index].insert(0, self._drop(self._consumer.index))
+        return found
+
     def create_indexes(self) -> None:
         """Create them, unless they are there."""
-        open_session = self._store.writing if self._dialect.hints else self._store.reading
-        for name in self.indexes:
-            with open_session() as db:
-                db.using(self.statements).run(f"create {name}")
+        for name, statements in self.create_statements().items():
+            try:
+                self._run(statements)
+            except StoreError:
+                if not self._dialect.hints:
+                    self._drop_unfinished(name)
+                raise
         self.look_for_index()
+
+    def _drop_unfinished(self, name: str) -> None:
+        """Half an index, which PostgreSQL leaves, is used by nobody and may keep rows from being written."""
+        with suppress(StoreError):
+            if self._index_there(name) is None:
+                self._run([self._drop(name)])
+
+    def _run(self, statements: Sequence[str]) -> None:
+        """Run statements that have no parameters, together where that can be."""
+        open_session = self._store.writing if self._dialect.hints else self._store.reading
+        percent = "%%" if self._dialect.style == "pyformat" else "%"
+        with open_session() as db:
+            for statement in statements:
+                db.using({"it": statement.replace("%", percent)}).run("it")
+
+    def _drop(self, name: str) -> str:
+        place = ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
+        return f"{self._dialect.drop} {place}"
 
     # -- rows ------------------------------------------------------------------------------------
 

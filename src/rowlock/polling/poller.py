@@ -310,11 +310,13 @@ class Poller:
     def idle_wait(self) -> float:
         """How long to wait after an empty poll: the interval, growing while nothing comes, with jitter.
 
-        It grows only because a wake-up can end it, and never past the next moment something falls due.
+        It grows only because a wake-up can end it, and never past the next moment something falls due. So it
+        does not grow where there may be work that nobody announces.
         """
         wait = self.poll_interval
         beyond = self.consecutive_empty - self.max_idle_polls
-        if beyond > 0 and self._wake is not None and self._wake.alive:
+        announced = self._wake is not None and self._wake.alive and self._app.store.announces_all_work
+        if beyond > 0 and announced:
             wait = min(wait * 2.0 ** min(beyond, 16), max(_LONGEST_WAIT, wait))
             wait *= random.uniform(0.75, 1.0)  # noqa: S311 - spreads the workers, hides nothing
         try:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreError, WorkerGone
 from rowlock.job import Claim, Ending, Exchange, Outcome
-from rowlock.options import check_name, check_seconds
+from rowlock.options import check_has_strategy, check_name, check_seconds
 from rowlock.polling.poller import Host as PollerHost
 from rowlock.polling.poller import Poller, check_queues
 from rowlock.polling.presence import Presence
@@ -137,6 +137,8 @@ class Worker:
 
     @strategy.setter
     def strategy(self, name: str) -> None:
+        for queue in self._queues:
+            check_has_strategy(queue)
         self.poller.strategy = name
         self._hand.take_back_silently()  # what was claimed ahead came in the old order
         self.poller.ring()

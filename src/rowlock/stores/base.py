@@ -126,6 +126,7 @@ class Store(Protocol):
     """A database that holds a queue."""
 
     url: str
+    announces_all_work: bool  # by a wake-up or by `next_needed`: so that idle waits may grow
 
     # -- the life of the store -------------------------------------------------------------------
     def open(self, create: bool = True) -> None:

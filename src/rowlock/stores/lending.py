@@ -98,6 +98,10 @@ class SqlLending(ABC):
         """A row of the jobs as a record."""
 
     @abstractmethod
+    def _identity(self, tx: Session) -> str:
+        """The random name of the queue that this session sees."""
+
+    @abstractmethod
     def install_id(self) -> str:
         """The random name of this queue, by which a foreign database is recognised."""
 
@@ -153,7 +157,7 @@ class SqlLending(ABC):
         there = tx is not None and tx.row("queue_there") is not None
         if tx is None or (not there and not self._appears(lent, tx)):
             raise ConfigurationError(_ELSEWHERE)
-        if tx.row("identity")[0] != self._identity_for(lent):
+        if self._identity(tx) != self._identity_for(lent):
             raise ConfigurationError(_ELSEWHERE)
         if there:  # what was only made just now may be rolled back
             with suppress(TypeError):  # sqlite3's cannot be remembered; there the questions cost little

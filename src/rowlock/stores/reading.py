@@ -27,6 +27,7 @@ from rowlock.job import (
     WorkerRecord,
 )
 from rowlock.stores.session import Session
+from rowlock.stores.versions import emptied
 
 _FARTHEST = 2**63 - 1
 _DUE_HEADS = 1_000  # scheduled jobs, earliest first, among which each queue's oldest due one is looked for
@@ -45,6 +46,7 @@ JOB_COLUMNS = ", ".join(
 class SqlReads(ABC):
     """The reading verbs."""
 
+    url: str
     _install_id: str | None = None
 
     @abstractmethod
@@ -62,8 +64,14 @@ class SqlReads(ABC):
     def install_id(self) -> str:
         if self._install_id is None:
             with self._read() as db:
-                self._install_id = str(db.row("identity")[0])
+                self._install_id = self._identity(db)
         return self._install_id
+
+    def _identity(self, tx: Session) -> str:
+        row = tx.row("identity")
+        if row is None:
+            raise emptied(self.url)
+        return str(row[0])
 
     def get(self, job: int) -> Job | None:
         with self._read() as db:

@@ -6,8 +6,8 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -42,9 +42,15 @@ _OFFERED = (
 )
 
 
+class _Undone(Exception):
+    """Ends a transaction of which nothing is kept."""
+
+
 class SqlStore(ABC):
     """The writing verbs; `rowlock.stores.reading.SqlReads` has the reading ones."""
 
+    announces_all_work = True
+    sees_every_commit = False  # whoever writes to the database, a waiting poller notices
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
     @abstractmethod
@@ -77,6 +83,13 @@ class SqlStore(ABC):
     def reading(self, now: float | None = None) -> AbstractContextManager[Session]:
         """A session for short reads."""
         return self._read(now)
+
+    @contextmanager
+    def undone(self) -> Iterator[Session]:
+        """A transaction of which nothing is kept: to try something out."""
+        with suppress(_Undone), self._write() as session:
+            yield session
+            raise _Undone
 
     def at_once(self, now: float | None = None) -> AbstractContextManager[Session] | None:
         """A session in which each statement commits by itself, durably; None if there is none."""

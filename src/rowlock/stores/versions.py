@@ -15,9 +15,26 @@ Migration = tuple[int, str]
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 
 
+def emptied(where: str) -> SchemaMismatch:
+    """What is said when the tables are there, and the row that tells their version is not."""
+    return SchemaMismatch(
+        f"rowlock's tables in {where} are there, but rowlock_meta is empty: somebody has emptied them. If a "
+        "test suite truncates every table, keep rowlock's apart from it: with ?schema=rowlock in the URL on "
+        "PostgreSQL, in a file of their own on SQLite. To begin anew, drop the tables whose names begin with "
+        "rowlock_ and run `rowlock init`"
+    )
+
+
+def version_of(facts: Mapping[str, str], where: str) -> int:
+    """The version of the tables that have these facts."""
+    if "version" not in facts:
+        raise emptied(where)
+    return int(facts["version"])
+
+
 def check(facts: Mapping[str, str], where: str, version: int) -> None:
     """Raise unless code of `version` can use tables with these facts."""
-    there, needed = int(facts["version"]), int(facts["compatible_from"])
+    there, needed = version_of(facts, where), int(facts["compatible_from"])
     if needed > version:
         raise SchemaMismatch(
             f"the queue in {where} has schema {there} and needs code that knows schema {needed}; "

@@ -59,7 +59,7 @@ _TYPES = {
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
         *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
-        *("due_word", "running_word"),
+        *("due_word", "running_word", "other_word"),
     ),
     "json": (
         *("args", "fields", "ids", "info", "jobs", "queues", "result", "task_names", "tasks", "unknown"),

@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 
 from rowlock.errors import StoreMissing
 from rowlock.stores.queries import qualified
-from rowlock.stores.versions import Migration, migrations_in
+from rowlock.stores.versions import Migration, migrations_in, version_of
 
 VERSION = 1
 _LOCK = 7_160_932_547_115_003  # any number, the same in every version: who creates or upgrades holds it
@@ -95,7 +95,7 @@ def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = 
         facts = meta(server, schema)
         if facts is None:
             raise StoreMissing("there is no queue to upgrade: run `rowlock init`")
-        before = after = int(facts["version"])
+        before = after = version_of(facts, "this database")
         if schema is not None:
             server.execute(_search(schema).encode())
         for version, text in migrations_in("rowlock.stores.postgres") if steps is None else steps:

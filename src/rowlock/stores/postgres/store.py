@@ -29,6 +29,7 @@ from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.postgres.wake import Listener, NoWake
 from rowlock.stores.session import Session
+from rowlock.stores.versions import version_of
 
 _TRIES = 3
 _MICROSECONDS = 1e-5  # as near as a float comes to the server's
@@ -281,7 +282,7 @@ class PostgresStore(ConnectedStore):
             return {
                 "store": "postgresql",
                 "address": self.url,
-                "schema_version": int(meta["version"]),
+                "schema_version": version_of(meta, self.url),
                 "code_version": schema.VERSION,
                 "install_id": meta["install_id"],
                 "newest_created_at": db.row("newest_created_at")[0],

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 
-from rowlock.stores.versions import Migration
+from rowlock.stores.versions import Migration, version_of
 
 VERSION = 1
 
@@ -39,8 +39,8 @@ def create(connection: sqlite3.Connection) -> None:
 def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int, int]:
     """Apply the migrations that are still missing, all or none; returns the version before and after."""
     with _transaction(connection):
-        facts = meta(connection) or {"version": "0"}
-        before = after = int(facts["version"])
+        facts = meta(connection)
+        before = after = 0 if facts is None else version_of(facts, "this file")
         for version, text in steps:
             if version > after:
                 for statement in statements(text):

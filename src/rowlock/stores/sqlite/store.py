@@ -36,7 +36,7 @@ from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert, last_number
 from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
-from rowlock.stores.versions import check, migrations_in
+from rowlock.stores.versions import check, migrations_in, version_of
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -193,6 +193,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
     """A queue in a SQLite file."""
 
     _dialect = "sqlite"
+    sees_every_commit = True
 
     def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
         super().__init__()
@@ -269,6 +270,18 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
                 session.connection.execute("COMMIT")
 
     @contextmanager
+    def undone(self) -> Iterator[SqliteSession]:
+        # Not a writing transaction: what is tried out in temporary tables needs no lock on the file.
+        with self._read() as session:
+            session.connection.execute("SAVEPOINT undone")
+            try:
+                yield session
+            finally:
+                if session.connection.in_transaction:
+                    session.connection.execute("ROLLBACK TO undone")
+                    session.connection.execute("RELEASE undone")
+
+    @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
@@ -315,7 +328,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         return True
 
     def _identity_for(self, lent: Borrowed) -> str:
-        return str(self._session_on(lent).row("identity")[0]) if self._is_here(lent) else self.install_id()
+        return self._identity(self._session_on(lent)) if self._is_here(lent) else self.install_id()
 
     def _is_here(self, lent: Borrowed) -> bool:
         files = [row[2] for row in lent.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
@@ -391,7 +404,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
             return {
                 "store": "sqlite",
                 "address": self.path,
-                "schema_version": int(meta["version"]),
+                "schema_version": version_of(meta, self.path),
                 "code_version": schema.VERSION,
                 "install_id": meta["install_id"],
                 "server_version": sqlite3.sqlite_version,
