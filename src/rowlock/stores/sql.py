@@ -5,30 +5,37 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
-from rowlock.errors import JobNotFound, WorkerGone, WrongState
+from rowlock.errors import DataRefused, JobNotFound, WorkerGone, WrongState
 from rowlock.job import Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.claiming import last_served, queues_in_turn, take
 from rowlock.stores.finishing import (
+    Fate,
     Step,
     add_history,
     bury,
+    ending,
     expire,
+    fates_of,
     finish,
+    given_back,
     history_of,
+    take_fates,
     take_steps,
     was_written,
     without_expired,
     write_reports,
 )
 from rowlock.stores.queries import Queries
+from rowlock.stores.refusing import AGAIN_EVERY, REFUSED, Refusing, apart, failure
 from rowlock.stores.session import Session
 from rowlock.strategies import get_strategy
 
@@ -37,9 +44,10 @@ _SIDE_ROWS = (
 )
 
 
-class SqlStore(ABC):
+class SqlStore(Refusing):
     """The writing verbs; `rowlock.stores.reading.SqlReads` has the reading ones."""
 
+    _refused_at = 0.0  # when to look again at what dead workers hold because it was refused
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
     @abstractmethod
@@ -81,18 +89,18 @@ class SqlStore(ABC):
         """Tell one who sleeps that there may be work of this kind."""
         self._hint(tx, [queue])
 
-    def wake_readers(self, name: str) -> None:  # noqa: B027 - where every commit is seen, nobody has to be told
+    def wake_readers(self, name: str) -> None:  # where every commit is seen, nobody has to be told
         """Tell all who sleep and go by this name that there may be work."""
 
-    def got_up(self, worker: str) -> None:  # noqa: B027 - most have nothing to tell
+    def got_up(self, worker: str) -> None:  # most have nothing to tell
         """This worker has claimed: it does not wait to be told any more."""
 
     # -- what each database has ------------------------------------------------------------------
 
-    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # noqa: B027 - most have nothing to tell
+    def _hint(self, tx: Session, queues: Collection[str] = ()) -> None:  # most have nothing to tell
         """Tell one who sleeps that there may be work (in any queue), where a commit alone does not tell."""
 
-    def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
+    def _leave_trace(  # most cannot lose the answer to a commit
         self,
         tx: Session,
         worker: str,
@@ -104,7 +112,7 @@ class SqlStore(ABC):
 
     # -- claiming and finishing ------------------------------------------------------------------
 
-    def exchange(
+    def _exchange(
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
@@ -153,10 +161,22 @@ class SqlStore(ABC):
         with self._read(now) as db:
             return next(queues_in_turn(db, want, db.rows("queue_settings")), None) is not None
 
-    def report(self, reports: Sequence[Report], now: float | None = None) -> None:
-        if reports:
-            with self._write(now) as tx:
-                write_reports(tx, reports)
+    def _report_all(self, reports: Sequence[Report], now: float | None) -> None:
+        with self._write(now) as tx:
+            write_reports(tx, reports)
+
+    def _note_refused(self, worker: str, outcome: Outcome, said: str, now: float | None) -> bool:
+        history = history_of(
+            outcome.id,
+            outcome.claim,
+            REFUSED,
+            worker=worker,
+            started_at=outcome.started,
+            error=said,
+            error_kind=REFUSED,
+        )
+        with self._write(now) as tx:
+            return tx.run("note_refused", **history) > 0
 
     # -- liveness --------------------------------------------------------------------------------
 
@@ -177,22 +197,26 @@ class SqlStore(ABC):
             return tx.run("beat", worker=worker, strategy=strategy) > 0
 
     def retire(self, worker: str, now: float | None = None) -> None:
+        try:
+            self._retire(worker, now, give_back=True)
+        except DataRefused:
+            with self._read(now) as db:
+                outcomes = given_back(db, worker)
+
+            def write(some: Sequence[Outcome]) -> list[Outcome]:
+                with self._write(now) as tx:
+                    return finish(tx, worker, some)
+
+            self.write_apart(worker, outcomes, write, now)
+            self._retire(worker, now, give_back=False)
+
+    def _retire(self, worker: str, now: float | None, give_back: bool) -> None:
         with self._write(now) as tx:
-            held = tx.rows("held_by", worker=worker)
-            outcomes = []
-            for job, claim, _, budget, started_at, *_ in held:
-                once = budget == 1 and started_at is not None
-                ending = Ending.FAILED if once else Ending.RELEASED
-                error = "its worker ended while it ran, and it is run at most once" if once else None
-                kind = "worker_stopped" if once else None
-                outcomes.append(
-                    Outcome(
-                        id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
-                    )
-                )
-            finish(tx, worker, outcomes)
+            outcomes = given_back(tx, worker)
+            if give_back:
+                finish(tx, worker, outcomes)
             tx.run("retire_worker", worker=worker)
-            if held:  # after its own row says that it is gone: the one who is told must be another
+            if outcomes:  # after its own row says that it is gone: the one who is told must be another
                 self._hint(tx)
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
@@ -228,28 +252,72 @@ class SqlStore(ABC):
         now: float | None = None,
         steady: Callable[[], bool] = lambda: True,
     ) -> Rescue:
+        look = {"again": int(self._is_time_for_refused(now))}
         with self._read(now) as db:
-            if not db.rows("silent_workers"):
+            if not db.rows("silent_workers", **look):
                 return Rescue()
-        with self._write(now) as tx:
-            # If everyone froze together (a stuck lock, a suspended machine), the others only need a moment.
-            own_beat = tx.row("beat_age", worker=worker)
-            if own_beat is None or own_beat[0] > careful_age or not steady():
-                return Rescue(waited=True)
-            silent = tx.rows("silent_workers")
-            fates = [
-                fate
-                for name, tasks, died_by in silent
-                for fate in bury(tx, name, msgspec.json.decode(tasks), died_by)
-            ]
-            if State.QUEUED in fates:
-                self._hint(tx)
-            return Rescue(
-                workers=[name for name, *_ in silent],
-                requeued=fates.count(State.QUEUED),
-                failed=fates.count(State.FAILED),
-                cancelled=fates.count(State.CANCELLED),
+        try:
+            with self._write(now) as tx:
+                # If everyone froze together (a stuck lock, a suspended machine), the others need a moment.
+                own_beat = tx.row("beat_age", worker=worker)
+                if own_beat is None or own_beat[0] > careful_age or not steady():
+                    return Rescue(waited=True)
+                silent = tx.rows("silent_workers", **look)
+                ends = [
+                    bury(tx, name, msgspec.json.decode(tasks), died_by) for name, tasks, died_by, _ in silent
+                ]
+                if any(State.QUEUED in end for end in ends):
+                    self._hint(tx)
+        except DataRefused:
+            ends = [self._bury_apart(name, tasks, died_by, now) for name, tasks, died_by, _ in silent]
+        fates = [fate for end in ends for fate in end]
+        return Rescue(
+            workers=[one[0] for one, end in zip(silent, ends, strict=True) if end or not one[3]],
+            requeued=fates.count(State.QUEUED),
+            failed=fates.count(State.FAILED),
+            cancelled=fates.count(State.CANCELLED),
+        )
+
+    def _bury_apart(self, worker: str, tasks: str, died_by: float, now: float | None) -> list[State]:
+        """The same, each claim by itself; what is refused fails, or stays where it is and is tried again."""
+
+        def write(some: Sequence[Fate]) -> list[State]:
+            with self._write(now) as tx:
+                states = take_fates(tx, some)
+                if State.QUEUED in states:
+                    self._hint(tx)
+                return states
+
+        def refused(fate: Fate, error: DataRefused) -> list[State]:
+            values, history = fate.step.values, fate.step.history or {}
+            claim = Outcome(
+                id=values["id"],
+                claim=values["claim"],
+                ending=Ending.RELEASED,
+                task=fate.task,
+                started=history.get("started_at"),
             )
+            failed = failure(claim, error)
+            try:
+                return write([Fate(ending(worker, failed), State.FAILED, fate.task)])
+            except DataRefused as again:
+                self.keep_refused(worker, failed, failed.title, again, now)
+                return []
+
+        with self._read(now) as db:
+            fates = fates_of(db, worker, msgspec.json.decode(tasks), died_by)
+        states = apart(write, fates, refused)
+        with self._write(now) as tx:
+            tx.run("bury_worker", worker=worker)
+        return states
+
+    def _is_time_for_refused(self, now: float | None) -> bool:
+        """True once a minute: then the claims are looked at, too, that could not be taken back before."""
+        moment = time.monotonic()
+        if now is None and moment < self._refused_at:
+            return False
+        self._refused_at = moment + AGAIN_EVERY
+        return True
 
     def expire(self, most: int, now: float | None = None) -> int:
         with self._read(now) as db:
