@@ -256,7 +256,7 @@ def test_a_row_that_refuses_every_change_is_known_and_holds_up_nobody(
         assert ran.count(2) == times
     assert lab.marks("birdnet") == {1: True, 2: None, 3: True, 4: True, 5: True}
     assert told(caplog) == ["consumer birdnet, row 2"] * 2
-    (finding,) = [one for one in doctor(app.store) if one.check == "refused outcomes"]
+    (finding,) = [one for one in doctor(app.store) if one.check == "refused writes"]
     assert "consumer birdnet, row 2, held by" in finding.message and NEVER in finding.message
 
 

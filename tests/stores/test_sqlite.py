@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from rowlock.errors import DiskTrouble, SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import (
+    DataRefused,
+    DiskTrouble,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreMissing,
+    StoreUnusable,
+)
 from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
@@ -429,6 +437,29 @@ def test_a_held_write_lock_is_called_busy(store: SqliteStore, other: sqlite3.Con
     with pytest.raises(StoreBusy, match="holds the write lock"):
         add(store)
     other.execute("ROLLBACK")
+    add(store)
+    assert len(store.find()) == 2
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        "RAISE(ABORT, 'the disk is full and locked')",
+        "RAISE(ROLLBACK, 'never')",
+        "json('{')",
+        "nowhere(1)",
+        "abs(-9223372036854775808)",
+    ],
+)
+def test_what_a_trigger_refuses_is_about_the_data(
+    store: SqliteStore, other: sqlite3.Connection, trigger: str
+) -> None:
+    add(store)
+    other.execute(f"CREATE TRIGGER never BEFORE UPDATE ON rowlock_workers BEGIN SELECT {trigger}; END")
+    with pytest.raises(DataRefused) as raised:
+        store.beat(worker(store), "FIFO")
+    assert raised.value.said in str(raised.value)
+    other.execute("DROP TRIGGER never")
     add(store)
     assert len(store.find()) == 2
 

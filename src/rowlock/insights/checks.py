@@ -144,11 +144,11 @@ def _unknown(facts: dict[str, Any]) -> Finding:
 def _refused(facts: dict[str, Any]) -> Finding:
     claims: list[tuple[str, str, str]] = facts["refused"]
     if not claims:
-        return Finding("refused outcomes", "ok", "the database has taken every outcome")
+        return Finding("refused writes", "ok", "the database has taken every outcome")
     named = [f"{title}, held by {holder}: {said}" for title, holder, said in claims[:_NAMED]]
     more = [f"and {len(claims) - _NAMED} more"] if len(claims) > _NAMED else []
     return Finding(
-        "refused outcomes",
+        "refused writes",
         "warning",
         f"the database refuses whatever is written about {len(claims)}: {'; '.join(named + more)}",
         "change what refuses it (a constraint, a trigger), then restart the worker that holds it",

@@ -135,8 +135,8 @@ class Refusing(ABC):
         """Hand back outcomes and take new claims, in one transaction, or apart if something is refused."""
         try:
             return self._exchange(worker, outcomes, want, reports, minutes, now, again)
-        except DataRefused as error:
-            return self._exchange_apart(worker, outcomes, want, reports, minutes, now, error)
+        except DataRefused:
+            return self._exchange_apart(worker, outcomes, want, reports, minutes, now)
 
     def report(self, reports: Sequence[Report], now: float | None = None) -> None:
         """Write progress and log lines of claims that still hold; what is refused is dropped."""
@@ -167,7 +167,6 @@ class Refusing(ABC):
         reports: Sequence[Report],
         minutes: Sequence[Minute],
         now: float | None,
-        error: DataRefused,
     ) -> Exchange:
         self.report(reports, now)
         members = self._members(worker, outcomes, now)
@@ -181,7 +180,7 @@ class Refusing(ABC):
             self._exchange(worker, minutes=minutes, now=now)
         claimed = Exchange()
         if want is not None:
-            claimed = self._claim_after(worker, want, now, error if not (outcomes or reports) else None)
+            claimed = self._claim_after(worker, want, now, only=not (outcomes or reports))
         lost = {_key(one) for one in written.lost}
         refused = {_key(one): one for one in written.refused}
         return Exchange(
@@ -198,17 +197,18 @@ class Refusing(ABC):
             apart=True,
         )
 
-    def _claim_after(self, worker: str, want: Want, now: float | None, only: DataRefused | None) -> Exchange:
-        """Claims, after the outcomes; `only` is what was said if there was nothing else in the exchange."""
+    def _claim_after(self, worker: str, want: Want, now: float | None, only: bool) -> Exchange:
+        """The claims of an exchange whose outcomes are written; `only`: there were none, and it may raise."""
         try:
-            return self._exchange(worker, want=want, now=now)
-        except DataRefused:
-            claimed = self._claim_apart(worker, want, now)
-            if claimed is None and only is not None:
-                raise only from None
-            return claimed or Exchange()
-        except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
-            if only is not None:
+            try:
+                return self._exchange(worker, want=want, now=now)
+            except DataRefused:
+                claimed = self._claim_apart(worker, want, now)
+                if claimed is None:
+                    raise
+                return claimed
+        except (DataRefused, WorkerGone):  # what was finished is kept; the next claim says the same
+            if only:
                 raise
             return Exchange()
 

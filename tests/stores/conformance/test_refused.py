@@ -90,7 +90,7 @@ def test_a_job_that_nothing_can_be_written_for_stays_claimed_and_is_known(
     assert [state(store, id) for id in ids] == states
     assert store.idle([]) is True
     assert refused_in(store) == [f"job {ids[2]} (work)"]
-    (finding,) = [one for one in doctor(store) if one.check == "refused outcomes"]
+    (finding,) = [one for one in doctor(store) if one.check == "refused writes"]
     assert finding.level == "warning" and NEVER in finding.message and who in finding.message
     assert store.exchange(who, outcomes[2:3]).unwritten == [(ids[2], 1)]
     assert len([line for line in caplog.messages if "stays claimed" in line]) == 1
