@@ -31,7 +31,7 @@ class Desk:
         self.app = app
         declared = ", ".join(columns or ("error TEXT",))
         lab.execute(f"CREATE TABLE {self.table} (id INTEGER PRIMARY KEY, status TEXT, {declared})")
-        self._chosen = {"table": self.table, "status": status, "retry": False, **chosen}
+        self._chosen: dict[str, Any] = {"table": self.table, "status": status, "retry": False, **chosen}
 
     def add(self, *keys: int, **values: Any) -> None:
         names, given = ["id", "status", *values], ", ".join("?" for _ in range(2 + len(values)))
