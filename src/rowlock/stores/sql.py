@@ -254,8 +254,9 @@ class SqlStore(Refusing):
     ) -> Rescue:
         look = {"again": int(self._is_time_for_refused(now))}
         with self._read(now) as db:
-            if not db.rows("silent_workers", **look):
-                return Rescue()
+            silent = db.rows("silent_workers", **look)
+        if not silent:
+            return Rescue()
         try:
             with self._write(now) as tx:
                 # If everyone froze together (a stuck lock, a suspended machine), the others need a moment.
