@@ -129,6 +129,14 @@ class OutcomeUnknown(StoreUnreachable):
     """The connection was lost before the database said whether it had committed."""
 
 
+class DataRefused(StoreError):
+    """The database refused what was to be written (a length, a constraint, a trigger): nothing of it was."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
+        self.said = said  # by the database, in its own words
+
+
 # What passes, or is put right, while a program runs on: a worker waits for it, also before its first claim.
 TRANSIENT = (StoreBusy, StoreUnreachable, DiskTrouble)
 

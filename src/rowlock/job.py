@@ -261,6 +261,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float = 0.0
     row: str = ""  # as in the claim
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
+    single: bool = False  # of one row of a batch
     written: bool = False  # by the task's own transaction; only to be counted
     lost: bool = False  # and refused by the fence, with all that the task wrote
 
@@ -306,12 +307,18 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
 
 
+Key = tuple[int, int]  # a job and its claim number; of a consumer's row, the claim number twice
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """The store's answer to outcomes and a want: new claims, and which outcomes came too late."""
 
     claims: list[Claim] = []
     lost: list[Outcome] = []
     last_queue: str = ""
+    refused: list[Outcome] = []  # by the database: as the failures that they have become
+    unwritten: list[Key] = []  # claims that stay as they are: the database refuses their failure, too
+    apart: bool = False  # something was refused, and the rest was written by itself
 
 
 class HistoryEntry(Record, frozen=True, kw_only=True):

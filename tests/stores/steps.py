@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rowlock.job import EVERY_TASK, Claim, Ending, Job, NewJob, Outcome, Want
@@ -97,3 +98,24 @@ def run_sql(store: Any, *statements: str) -> list[Any]:
 def emptied(store: Any) -> None:
     """Delete every row, so that one database serves many stories; numbers go on where they were."""
     run_sql(store, *(f"DELETE FROM {table(store, f'rowlock_{name}')}" for name in _TABLES))
+
+
+def refuse_updates(
+    execute: Callable[[str], Any], prefix: str, table: str, condition: str, message: str
+) -> None:
+    """A trigger of the user's that refuses updates, where the condition on OLD and NEW is true."""
+    name = f"refuse_{table}"
+    if "." not in prefix:
+        execute(
+            f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} WHEN {condition} "
+            f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+        )
+        return
+    execute(
+        f"CREATE OR REPLACE FUNCTION {prefix}{name}() RETURNS trigger LANGUAGE plpgsql AS $$ "
+        f"BEGIN RAISE EXCEPTION '{message}'; END $$"
+    )
+    execute(
+        f"CREATE TRIGGER {name} BEFORE UPDATE ON {prefix}{table} FOR EACH ROW WHEN ({condition}) "
+        f"EXECUTE FUNCTION {prefix}{name}()"
+    )

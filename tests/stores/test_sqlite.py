@@ -15,7 +15,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rowlock.errors import DiskTrouble, SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import (
+    DataRefused,
+    DiskTrouble,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreMissing,
+    StoreUnusable,
+)
 from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
 from rowlock.stores.sqlite.store import _QUERIES
@@ -493,6 +501,29 @@ def test_a_held_write_lock_is_called_busy(store: SqliteStore, other: sqlite3.Con
 def test_a_slow_change_to_wal_is_not_taken_for_a_network_drive(path: Path) -> None:
     with closing(SqliteStore(str(path), busy_timeout=1e-9)) as store:
         store.open()
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        "RAISE(ABORT, 'the disk is full and locked')",
+        "RAISE(ROLLBACK, 'never')",
+        "json('{')",
+        "nowhere(1)",
+        "abs(-9223372036854775808)",
+    ],
+)
+def test_what_a_trigger_refuses_is_about_the_data(
+    store: SqliteStore, other: sqlite3.Connection, trigger: str
+) -> None:
+    add(store)
+    other.execute(f"CREATE TRIGGER never BEFORE UPDATE ON rowlock_workers BEGIN SELECT {trigger}; END")
+    with pytest.raises(DataRefused) as raised:
+        store.beat(worker(store), "FIFO")
+    assert raised.value.said in str(raised.value)
+    other.execute("DROP TRIGGER never")
+    add(store)
+    assert len(store.find()) == 2
 
 
 def test_a_file_that_is_no_database_is_named_and_left_alone(store: SqliteStore, path: Path) -> None:

@@ -52,6 +52,41 @@ class Claiming:
 
     def take(self, tx: Session, worker: str, want: Want, returned: bool | None = None) -> list[Claim]:
         """Rows for this worker; those to be tried again first, if there are any, which None leaves open."""
+        taken, fresh = self._pick(tx, worker, want, returned)
+        if not (taken or fresh):
+            return []
+        ids = _json([*taken, *(row[0] for row in fresh)])
+        if self._consumer.form.holds:
+            tx.run("take_rows", ids=ids, **self._consumer.form.always())
+        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
+        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
+
+    # The same in steps, each in a transaction of its own, for rows of which one may refuse to be taken.
+
+    def pick_after_a_look(self, tx: Session, worker: str, want: Want) -> tuple[list[int], set[int]]:
+        """Claims of which nothing shows in the user's rows yet, and which of them are tried again."""
+        alive, paused, returned = self.facts(tx, worker)
+        if not alive:
+            raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+        taken, fresh = ([], []) if paused else self._pick(tx, worker, want, returned)
+        return [*taken, *(row[0] for row in fresh)], set(taken)
+
+    def show(self, tx: Session, worker: str, claim: int) -> bool:
+        """Let one claim show in the user's row; False if that is not due any more, which ends the claim."""
+        if tx.run("take_rows", ids=_json([claim]), **self._consumer.form.always()):
+            return True
+        tx.run("end_claims", ids=_json([claim]), worker=worker)
+        return False
+
+    def claims_of(self, tx: Session, worker: str, taken: list[int], again: set[int]) -> list[Claim]:
+        """The claims with their rows."""
+        rows = tx.rows("taken", ids=_json(taken))
+        return self._claims(tx, worker, rows, again) if rows else []
+
+    def _pick(
+        self, tx: Session, worker: str, want: Want, returned: bool | None
+    ) -> tuple[list[int], list[Any]]:
+        """The numbers of claims that are tried again, and new claims, on some stores with their rows."""
         taken: list[int] = []
         fresh: list[Any] = []
         count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
@@ -63,13 +98,7 @@ class Claiming:
                 waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
                 asked = returned is not None
                 fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
-        if not (taken or fresh):
-            return []
-        ids = _json([*taken, *(row[0] for row in fresh)])
-        if self._consumer.form.holds:
-            tx.run("take_rows", ids=ids, **self._consumer.form.always())
-        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
-        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
+        return taken, fresh
 
     def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""

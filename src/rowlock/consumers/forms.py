@@ -19,6 +19,7 @@ from rowlock.options import check_seconds
 _MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
 Word = str | int
 Stamp = Callable[[str], tuple[str, str]]  # a column to what writes "now" into it, and what asks for its age
+Fitted = Callable[[str, str], str]  # a column and a text (as SQL) to what the column can hold of it
 
 
 class Form(Protocol):
@@ -32,7 +33,7 @@ class Form(Protocol):
         """The columns that it names, each with the option that does so."""
         ...
 
-    def words(self, stamp: Stamp) -> dict[str, str]:
+    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
         """The pieces of SQL that make up the form."""
         ...
 
@@ -62,7 +63,7 @@ class StateForm:
     def needed(self) -> list[tuple[str, str]]:
         return [("state", self.column)]
 
-    def words(self, stamp: Stamp) -> dict[str, str]:
+    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
         pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
         return {name: f"{{{name}_state}}" for name in pieces} | _NOTHING
 
@@ -133,7 +134,7 @@ class StatusForm:
         named = [(f"Status {name}", value) for name in chosen if (value := getattr(self.status, name))]
         return [("status", self.status.column), *named]
 
-    def words(self, stamp: Stamp) -> dict[str, str]:
+    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
         status = self.status
         taking, giving_back, marking = [
             ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word")
@@ -144,8 +145,8 @@ class StatusForm:
         if status.finished_at:
             taking.append("«finished_at» = NULL")
             marking.append(f"«finished_at» = {stamp(status.finished_at)[0]}")
-        if status.error:
-            marking.append("«error» = :error")
+        error = [f"«error» = {fitted(status.error, ':error')}"] if status.error else []
+        marking += error
         if status.progress:
             taking.append("«progress» = 0")
             marking.append("«progress» = coalesce(:percent, «progress»)")
@@ -154,9 +155,7 @@ class StatusForm:
             "markable": "«status» = {now_running}",
             "row_failed": f"«status» = {literal(status.failed)}",
             "row_done": f"«status» = {literal(status.done)}",
-            "row_cleared": ", ".join(
-                ["«status» = {now_due}", *(["«error» = :error"] if status.error else [])]
-            ),
+            "row_cleared": ", ".join(["«status» = {now_due}", *error]),
             "broken": "false",
             "row_taken": ", ".join(taking),
             "row_given_back": ", ".join(giving_back),

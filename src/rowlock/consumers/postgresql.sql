@@ -134,8 +134,11 @@ w.beat_at + make_interval(secs => w.lease / 6)
 SELECT CAST(extract(epoch FROM min(beat_at + make_interval(secs => lease)) - {now}) AS double precision)
 FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker
 
+-- The last two also of a domain: whether it takes NULL, and the type (with its length) that it was made of.
 -- name: table_columns
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull FROM pg_catalog.pg_attribute a
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), false, a.attnotnull OR t.typnotnull,
+       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), greatest(a.atttypmod, t.typtypmod))
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 
 -- name: unique_columns

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rowlock.consumers.batches import Member, taken_apart
+from rowlock.consumers.claiming import key_text
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
@@ -47,17 +48,31 @@ class Settling:
         """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
         if self._consumer.batch is None or not outcomes:
             return self.settle(tx, worker, outcomes)
+        apart = self.apart(tx, worker, outcomes)
+        lost = {one.claim for one in self.settle(tx, worker, [single for many in apart for single in many])}
+        return [
+            whole
+            for whole, each in zip(outcomes, apart, strict=True)
+            if all(single.claim in lost for single in each)
+        ]
+
+    def apart(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+        """For each outcome those of its rows; one that is of a single row already stays what it is."""
         members: dict[int, list[Member]] = {}
+        keys: dict[int, str] = {}
         ids = _json([outcome.claim for outcome in outcomes])
-        for lot, claim, failures in tx.rows("members", ids=ids, worker=worker):
+        for lot, claim, failures, key in tx.rows("members", ids=ids, worker=worker):
             members.setdefault(lot, []).append((claim, failures))
-        retry = self._consumer.retry
-        apart = {one.claim: taken_apart(one, members.get(one.claim, []), retry) for one in outcomes}
-        lost = {
-            one.claim
-            for one in self.settle(tx, worker, [single for many in apart.values() for single in many])
-        }
-        return [one for one in outcomes if all(single.claim in lost for single in apart[one.claim])]
+            keys[claim] = key_text(key)
+        return [
+            [one]
+            if one.single
+            else [
+                msgspec.structs.replace(each, single=True, row=keys[each.claim])
+                for each in taken_apart(one, members.get(one.claim, []), self._consumer.retry)
+            ]
+            for one in outcomes
+        ]
 
     def _end(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
         ids = _json([outcome.claim for outcome in outcomes])

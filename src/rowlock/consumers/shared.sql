@@ -44,7 +44,8 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 
 -- name: retake
 UPDATE rowlock_consumer_claims
-SET claim = {fresh_number}, lot = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now}
+SET claim = {fresh_number}, lot = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+    error_kind = nullif(error_kind, 'refused')
 WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
@@ -113,7 +114,7 @@ WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL
 UPDATE rowlock_consumer_claims SET lot = :claim_number WHERE claim IN ({ids})
 
 -- name: members
-SELECT coalesce(lot, claim), claim, failures FROM rowlock_consumer_claims
+SELECT coalesce(lot, claim), claim, failures, row_key FROM rowlock_consumer_claims
 WHERE (claim IN ({ids}) OR lot IN ({ids})) AND claimed_by = :worker ORDER BY claim
 
 -- name: held_lots
@@ -123,18 +124,28 @@ SELECT DISTINCT coalesce(lot, claim) FROM rowlock_consumer_claims WHERE consumer
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
-SELECT claim, row_key, failures, started_at, error_kind FROM rowlock_consumer_claims
+SELECT claim, row_key, failures, started_at, error_kind, error FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
 
--- Workers that are dead, or long forgotten, and hold claims all the same.
+-- The outcome of a claim cannot be written: what the database said is kept here, once. Without a charge it was never begun.
+-- name: note_refused_row
+UPDATE rowlock_consumer_claims
+SET error = :error, error_kind = 'refused', started_at = CASE WHEN :charge > 0 THEN coalesce(started_at, claimed_at) END
+WHERE claim = :claim_number AND claimed_by = :worker AND coalesce(error_kind, '') <> 'refused'
+
+-- Workers that are dead, or long forgotten, and hold claims all the same; with `again` also those that the database
+-- refused to give back.
 -- name: dead_holders
 SELECT c.claimed_by, min(w.ended), min({died_by}) FROM rowlock_consumer_claims c
 LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
 WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
+  AND (:again = 1 OR coalesce(c.error_kind, '') <> 'refused')
 GROUP BY c.claimed_by
 
+-- What the database refuses does not count: nothing of that will move.
 -- name: in_flight
-SELECT 1 FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NOT NULL LIMIT 1
+SELECT 1 FROM rowlock_consumer_claims
+WHERE consumer = :consumer AND claimed_by IS NOT NULL AND coalesce(error_kind, '') <> 'refused' LIMIT 1
 
 -- name: next_return
 SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NULL AND run_at > {now}

@@ -103,10 +103,10 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 w.beat_at + w.lease / 6
 
 -- name: table_columns
-SELECT name, type, pk FROM pragma_table_info(:table)
+SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table)
 
 -- name: table_columns_in
-SELECT name, type, pk FROM pragma_table_info(:table, :schema)
+SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table, :schema)
 
 -- Indexes that make one column unique, whatever the rest of the row is.
 -- name: unique_columns

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -19,12 +19,13 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms import StatusForm, percent
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
-from rowlock.errors import Fail
+from rowlock.errors import DataRefused, Fail
 from rowlock.job import Claim, Ending, Exchange, LogLine, Minute, Outcome, Report, Want
 from rowlock.stores.base import Rescue, Retention, Store
 from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.claiming import LONGEST_ALONE
 from rowlock.stores.lending import SqlLending
+from rowlock.stores.refusing import AGAIN_EVERY, REFUSED, Refusing, Written, after_refusal
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
 
@@ -36,10 +37,11 @@ _DIED = "worker_died"
 _SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
-class ConsumerStore:
+class ConsumerStore(Refusing):
     """One consumer's rows, as a store that a worker can claim from."""
 
     def __init__(self, store: Store, consumer: Consumer) -> None:
+        super().__init__()
         self.underlying = store
         self._ground = cast("SqlStore", store)
         self._consumer = consumer
@@ -47,8 +49,9 @@ class ConsumerStore:
         self._table: Table | None = None
         self._found = False
         self.claiming = Claiming(consumer, lambda: self.table)
-        self._ages_at = 0.0
+        self._ages_at = self._refused_at = 0.0
         self._told_broken: set[str] = set()
+        self._told_refused: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.underlying, name)
@@ -88,7 +91,7 @@ class ConsumerStore:
 
     # -- claiming and finishing ------------------------------------------------------------------
 
-    def exchange(
+    def _exchange(
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
@@ -166,11 +169,47 @@ class ConsumerStore:
         _log_lines(said)
         return True
 
-    def report(self, reports: Sequence[Report], now: float | None = None) -> None:
-        """Write progress; what is logged goes to the log, because a row has no page of its own."""
-        if reports:
+    def _members(self, worker: str, outcomes: Sequence[Outcome], now: float | None) -> list[list[Outcome]]:
+        """The outcomes of each row; that of a batch has those of its rows."""
+        if self._consumer.batch is None:
+            return super()._members(worker, outcomes, now)
+        with self._ground.reading(now) as session:
+            apart = self._settling.apart(self._tx(session), worker, outcomes)
+        return [each or [whole] for whole, each in zip(outcomes, apart, strict=True)]
+
+    def _claim_apart(self, worker: str, want: Want, now: float | None) -> Exchange | None:
+        """Row by row, if a claim shows in the user's rows: one that refuses it is held, and not run."""
+        form, taken, unwritten = self._consumer.form, [], []
+        if not form.holds:
+            return None
+        with self._ground.writing(now) as session:
+            picked, again = self.claiming.pick_after_a_look(self._tx(session), worker, want)
+        for claim in picked:
+            try:
+                with self._ground.writing(now) as session:
+                    if self.claiming.show(self._tx(session), worker, claim):
+                        taken.append(claim)
+            except DataRefused as error:
+                (title,) = self.titles([(claim, claim)])
+                held = Outcome(id=claim, claim=claim, ending=Ending.RELEASED)
+                self.keep_refused(worker, held, title, error, now)
+                unwritten.append((claim, claim))
+        claims: list[Claim] = []
+        if taken:
             with self._ground.writing(now) as session:
-                self._report(self._tx(session), reports)
+                claims = self.claiming.claims_of(self._tx(session), worker, taken, again)
+            self._ground.got_up(worker)
+        return Exchange(claims, last_queue=self._consumer.queue if claims else "", unwritten=unwritten)
+
+    def _note_refused(self, worker: str, outcome: Outcome, said: str, now: float | None) -> bool:
+        with self._ground.writing(now) as session:
+            values = {"claim_number": outcome.claim, "worker": worker, "error": said}
+            return self._tx(session).run("note_refused_row", charge=outcome.charge, **values) > 0
+
+    def _report_all(self, reports: Sequence[Report], now: float | None) -> None:
+        """Write progress; what is logged goes to the log, because a row has no page of its own."""
+        with self._ground.writing(now) as session:
+            self._report(self._tx(session), reports)
 
     def _report(self, tx: Session, reports: Sequence[Report]) -> None:
         _log_lines(self._said(tx, reports))
@@ -222,17 +261,18 @@ class ConsumerStore:
 
     def retire(self, worker: str, now: float | None = None) -> None:
         """End a worker in good order; claims it still holds go back, free of charge."""
-        with self._ground.writing(now) as session:
-            tx = self._tx(session)
-            once = self._consumer.retry.max_attempts == 1
-            error = "its worker ended while it ran, and it is run at most once" if once else None
-            ending, kind = (Ending.FAILED, "worker_stopped") if once else (Ending.RELEASED, None)
-            rows = tx.rows("held_rows", consumer=self._consumer.name, worker=worker)
-            outcomes = [
-                Outcome(id=claim, claim=claim, ending=ending, error=error, error_kind=kind)
-                for claim, *_ in rows
-            ]
-            self._settling.settle(tx, worker, outcomes)
+        with self._ground.reading(now) as session:
+            rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=worker)
+        once = self._consumer.retry.max_attempts == 1
+        stopped = {"error": "its worker ended while it ran, and it is run at most once"} if once else {}
+        outcomes = [
+            self._refused_before(row)
+            or self._ended(
+                row, Ending.FAILED if once else Ending.RELEASED, "worker_stopped" if once else None, **stopped
+            )
+            for row in rows
+        ]
+        self._settle_apart(worker, outcomes, {}, now)
         self.underlying.retire(worker, now)
         if outcomes and not once:  # after its own row says that it is gone: those who are told must be others
             self._ground.wake_readers(self._consumer.queue)
@@ -246,52 +286,88 @@ class ConsumerStore:
     ) -> Rescue:
         """Let the store declare silent workers dead, then take back what the dead hold of this consumer's."""
         done = self.underlying.rescue(worker, careful_age, now, steady)
+        moment, again = time.monotonic(), False
+        if now is not None or moment >= self._refused_at:
+            self._refused_at, again = moment + AGAIN_EVERY, True
         with self._ground.reading(now) as session:
-            if not self._tx(session).rows("dead_holders", consumer=self._consumer.name):
-                return done
+            holders = self._dead_holders(self._tx(session), again)
         requeued = failed = 0
-        with self._ground.writing(now) as session:
-            tx = self._tx(session)
-            holders = tx.rows("dead_holders", consumer=self._consumer.name)
-            for holder, ended, died_by in holders:
-                back, lost = self._bury(tx, holder, ended != "stopped", died_by)
-                requeued, failed = requeued + back, failed + lost
-            if requeued:
-                self._ground.hint(tx, self._consumer.queue)
+        buried: list[str] = []
+        for holder, ended, died_by in holders:
+            back, lost = self._bury(holder, ended != "stopped", died_by, now)
+            requeued, failed = requeued + back, failed + lost
+            buried += [holder] if back or lost else []
+        if requeued:
+            self._ground.wake_readers(self._consumer.queue)
         return Rescue(
-            workers=sorted({*done.workers, *(holder for holder, *_ in holders)}),
+            workers=sorted({*done.workers, *buried}),
             requeued=done.requeued + requeued,
             failed=done.failed + failed,
             cancelled=done.cancelled,
             waited=done.waited,
         )
 
-    def _bury(self, tx: Session, holder: str, died: bool, died_by: float | None) -> tuple[int, int]:
+    def _dead_holders(self, tx: Session, again: bool) -> list[Any]:
+        """Workers that are dead and hold claims; with `again` also claims that could not be given back."""
+        return tx.rows("dead_holders", consumer=self._consumer.name, again=int(again))
+
+    def _bury(self, holder: str, died: bool, died_by: float | None, now: float | None) -> tuple[int, int]:
         """Decide on each claim of a dead worker; started ones are charged, as jobs are."""
         attempts = self._consumer.retry.max_attempts
         outcomes = []
         alone: dict[int, int] = {}
-        for claim, _, failures, started_at, error_kind in tx.rows(
-            "held_rows", consumer=self._consumer.name, worker=holder
-        ):
+        with self._ground.reading(now) as session:
+            rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=holder)
+        for row in rows:
+            claim, _, failures, started_at, error_kind, _ = row
             began: float = 0.0 if started_at is None else started_at
             charge = 2 if error_kind == _SPARED else 1
             survived = math.ceil(died_by - began) if died_by is not None else 1
-            if not died:
-                outcomes.append(_ended(claim, Ending.RELEASED))
+            refused = self._refused_before(row)
+            if refused is not None:
+                outcomes.append(refused)
+            elif not died:
+                outcomes.append(self._ended(row, Ending.RELEASED))
             elif started_at is None:  # with a delay it is remembered, and counts as started the next time
                 alone[claim] = 1
-                outcomes.append(_ended(claim, Ending.RELEASED, _SPARED, delay=0.0))
+                outcomes.append(self._ended(row, Ending.RELEASED, _SPARED, delay=0.0))
             elif failures + charge >= attempts:
                 error = f"its worker died under it; its budget of {attempts} attempts is used up"
-                outcomes.append(_ended(claim, Ending.FAILED, error=error, charge=charge))
+                outcomes.append(self._ended(row, Ending.FAILED, error=error, charge=charge))
             else:
                 alone[claim] = max(1, min(survived, LONGEST_ALONE))
-                outcomes.append(_ended(claim, Ending.RETRY, _DIED, charge=charge))
-        lost = {one.claim for one in self._settling.settle(tx, holder, outcomes, alone)}
-        kept = [one for one in outcomes if one.claim not in lost]
-        failed = sum(one.ending is Ending.FAILED for one in kept)
+                outcomes.append(self._ended(row, Ending.RETRY, _DIED, charge=charge))
+        written = self._settle_apart(holder, outcomes, alone, now)
+        gone = {one.claim for one in written.lost} | {claim for _, claim in written.unwritten}
+        refused_now = {one.claim for one in written.refused}
+        kept = [one for one in outcomes if one.claim not in gone]
+        failed = sum(one.ending is Ending.FAILED or one.claim in refused_now for one in kept)
         return len(kept) - failed, failed
+
+    def _settle_apart(
+        self, holder: str, outcomes: Sequence[Outcome], alone: Mapping[int, int], now: float | None
+    ) -> Written:
+        """Write the outcomes, each of one claim, together or (if one is refused) apart."""
+
+        def write(some: Sequence[Outcome]) -> list[Outcome]:
+            with self._ground.writing(now) as session:
+                return self._settling.settle(self._tx(session), holder, some, alone)
+
+        return self.write_apart(holder, outcomes, write, now)
+
+    def _ended(self, row: Any, ending: Ending, kind: str | None = _DIED, **values: Any) -> Outcome:
+        """What becomes of a claim that is read by `held_rows`."""
+        claim, key, *_ = row
+        task, name = self._consumer.name, key_text(key)
+        return Outcome(id=claim, claim=claim, ending=ending, error_kind=kind, task=task, row=name, **values)
+
+    def _refused_before(self, row: Any) -> Outcome | None:
+        """What becomes of such a claim if nothing could be written for it while its worker lived."""
+        _, _, failures, started_at, kind, said = row
+        if kind != REFUSED or started_at is None:  # it could not even be taken, and was never begun
+            return None
+        plain = self._ended(row, Ending.RELEASED)
+        return after_refusal(plain, said or "", failures, self._consumer.retry.max_attempts)
 
     # -- upkeep ----------------------------------------------------------------------------------
 
@@ -305,6 +381,19 @@ class ConsumerStore:
         if not isinstance(form, StatusForm) or not form.ages or (now is None and moment < self._ages_at):
             return 0
         self._ages_at = moment + _AGES_EVERY
+        try:
+            return self._expire(form, now)
+        except DataRefused as error:
+            if error.said not in self._told_refused:
+                self._told_refused.add(error.said)
+                log.error(  # noqa: TRY400
+                    "consumer %s: the database refuses to change rows that are too old: %s",
+                    self._consumer.name,
+                    error.said,
+                )
+            return 0
+
+    def _expire(self, form: StatusForm, now: float | None) -> int:
         status, failed = form.status, 0
         with self._ground.writing(now) as session:
             tx = self._tx(session)
@@ -354,7 +443,7 @@ class ConsumerStore:
         """Seconds until a row is to be tried again, or a worker's lease runs out."""
         with self._ground.reading(now) as session:
             tx = self._tx(session)
-            if tx.rows("dead_holders", consumer=self._consumer.name):
+            if self._dead_holders(tx, again=False):
                 return 0.0  # somebody else, who does not see to these rows, has declared it dead meanwhile
             due = tx.row("next_return", consumer=self._consumer.name)[0]
             silent = tx.row("next_silent", worker=worker)[0]
@@ -384,10 +473,6 @@ class ConsumerStore:
 def _log_lines(said: list[tuple[str, LogLine]]) -> None:
     for title, line in said:
         log.info("%s: %s%s", title, line.message, f" {line.fields}" if line.fields else "")
-
-
-def _ended(claim: int, ending: Ending, kind: str = _DIED, **values: Any) -> Outcome:
-    return Outcome(id=claim, claim=claim, ending=ending, error_kind=kind, **values)
 
 
 def _json(value: Any) -> str:

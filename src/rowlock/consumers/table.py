@@ -26,6 +26,7 @@ from rowlock.stores.sql import SqlStore
 
 _PACKAGE = "rowlock.consumers"
 _MARK = re.compile(r"«(\w+)»")
+_LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of a type that has one, in characters
 # For looks at catalogues, where nothing of the user's is in the statements.
 _NOTHING: dict[str, str] = dict.fromkeys(
     (
@@ -43,6 +44,8 @@ class Column(msgspec.Struct, frozen=True):
     name: str
     type: str
     is_key: bool = False
+    not_null: bool = False
+    length: int | None = None  # of the longest text that it can hold
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -134,7 +137,8 @@ class Table:
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
         self._elsewhere: dict[str, Queries] = {}
-        self._types = {column.name: column.type for column in self._look()}
+        self._described = {column.name: column for column in self._look()}
+        self._types = {name: column.type for name, column in self._described.items()}
         self.has_index = self.index_reads_clock = False
         self.statements = self._written(None)
         self._try_out()
@@ -147,7 +151,7 @@ class Table:
         look = self._store.statements(*self._sources, words=_NOTHING)
         with self._store.reading() as session:
             db = session.using(look)
-            found = [Column(name, kind, bool(is_key)) for name, kind, is_key in self._columns_of(db)]
+            found = [_column(*row) for row in self._columns_of(db)]
             if not found:
                 raise ConfigurationError(
                     f"consumer {consumer.name!r}: there is no table {'.'.join(consumer.table)} in this "
@@ -312,7 +316,7 @@ class Table:
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
         )
         words = {
-            **consumer.form.words(self._stamp),
+            **consumer.form.words(self._stamp, self._fitted),
             "order_seconds": self._seconds(),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
@@ -328,6 +332,13 @@ class Table:
             if fits(kind):
                 return now, older.replace("{0}", quoted)
         raise AssertionError(kind)
+
+    def _fitted(self, column: str, text: str) -> str:
+        """What that column can hold of a text: as much as it has room for, and no NULL if it takes none."""
+        described = self._described[column]
+        if described.length is not None:
+            text = f"substr({text}, 1, {described.length})"
+        return f"coalesce({text}, '')" if described.not_null else text
 
     def _seconds(self) -> str:
         """What the place in the line is as Unix seconds, if it is a time."""
@@ -462,3 +473,9 @@ class Table:
             load[kind](value) if (kind := self._types[name]) in load else value
             for name, value in zip(self.columns, values, strict=True)
         ]
+
+
+def _column(name: str, kind: str, is_key: Any, not_null: Any, plain: str) -> Column:
+    """A row of the catalogue; `plain` is the type of which a type of the user's own was made."""
+    found = _LENGTH.search(plain)
+    return Column(name, kind, bool(is_key), bool(not_null), int(found[1]) if found else None)

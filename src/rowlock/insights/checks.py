@@ -16,6 +16,7 @@ from rowlock.stores.base import Store
 
 _OVERDUE = 60.0
 _CLOCK_SLACK = 5.0
+_NAMED = 10  # of what may be many
 _LOOKS = {"sqlite": sqlite.looks, "postgresql": postgresql.looks}
 
 
@@ -34,6 +35,7 @@ def doctor(store: Store) -> list[Finding]:
         _overdue(queues, workers, utc(facts["now"])),
         *_paused(queues),
         _unknown(facts),
+        _refused(facts),
         _failed(queues),
     ]
 
@@ -136,6 +138,20 @@ def _unknown(facts: dict[str, Any]) -> Finding:
         "warning",
         f"jobs whose task no worker knew: {named}",
         "start a worker with the code that has them, add an alias for a renamed task, or cancel the jobs",
+    )
+
+
+def _refused(facts: dict[str, Any]) -> Finding:
+    claims: list[tuple[str, str, str]] = facts["refused"]
+    if not claims:
+        return Finding("refused writes", "ok", "the database has taken every outcome")
+    named = [f"{title}, held by {holder}: {said}" for title, holder, said in claims[:_NAMED]]
+    more = [f"and {len(claims) - _NAMED} more"] if len(claims) > _NAMED else []
+    return Finding(
+        "refused writes",
+        "warning",
+        f"the database refuses whatever is written about {len(claims)}: {'; '.join(named + more)}",
+        "change what refuses it (a constraint, a trigger), then restart the worker that holds it",
     )
 
 

@@ -16,7 +16,11 @@ from rowlock.retry import Retry, after_error, storable
 
 
 class HeldClaim(Claim, frozen=True, kw_only=True):
-    """A claim with `complete`, `fail` and `release`; each is False if the claim was lost meanwhile."""
+    """A claim with `complete`, `fail` and `release`.
+
+    Each is False if nothing of it is kept: the claim was lost meanwhile, or the database refused it (then the
+    job has failed with what was said).
+    """
 
     settle: Callable[[Outcome], bool]
     retry: Retry

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreBusy, StoreError, WorkerGone
-from rowlock.job import Claim, Exchange, Minute, Outcome, Report, Want
+from rowlock.job import Claim, Exchange, Key, Minute, Outcome, Report, Want
 from rowlock.options import check_name
 from rowlock.polling.held import HeldClaim
 from rowlock.polling.presence import Host as PresenceHost
@@ -102,8 +102,9 @@ class Poller:
         self._bell: Bell = queue.SimpleQueue()
         self._wake: Wake | None = None
         self._unsure = False  # the last outcomes may have been written, or not
-        self._in_hand: set[tuple[int, int]] = set()  # claims that a user of this poller has not settled yet
-        self.strays = Strays(lambda: self._app.store, lambda: self._in_hand)
+        self._in_hand: set[Key] = set()  # claims that a user of this poller has not settled yet
+        self.unwritten: set[Key] = set()  # claims that stay ours, because the database refuses their outcomes
+        self.strays = Strays(lambda: self._app.store, lambda: self._in_hand | self.unwritten)
         self._stopped = False
         self.running = False
         self.polls_total = self.polls_successful = self.polls_empty = self.polls_busy = 0
@@ -271,6 +272,7 @@ class Poller:
             self.strays.suspect()
             raise
         self._unsure = False
+        self._take_note(got)
         self._owed.clear()
         self._complained = False
         if want is not None:
@@ -364,6 +366,7 @@ class Poller:
 
     def _settle(self, outcome: Outcome) -> bool:
         got = self._app.store.exchange(self.worker_id, [outcome])
+        self._take_note(got)
         self._in_hand.discard((outcome.id, outcome.claim))
         if got.lost:
             log.warning(
@@ -372,7 +375,13 @@ class Poller:
                 outcome.claim,
                 outcome.ending,
             )
-        return not got.lost
+        return not (got.lost or got.refused)
+
+    def _take_note(self, got: Exchange) -> None:
+        """Something was refused: of what was to be claimed with it, some may be ours all the same."""
+        if got.apart:
+            self.unwritten.update(got.unwritten)
+            self.strays.suspect()
 
     def count_busy(self) -> None:
         """Count a poll that found the database locked; it is an empty one."""

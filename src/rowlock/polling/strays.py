@@ -10,12 +10,11 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from rowlock.job import Ending, Outcome
+from rowlock.job import Ending, Key, Outcome
 from rowlock.stores.base import Store
 
 log = logging.getLogger("rowlock.poller")
 
-Key = tuple[int, int]  # job, claim
 _SUSPICIOUS = 60.0  # seconds after a loss in which a commit that was still under way may come through
 
 
@@ -37,6 +36,7 @@ class Strays:
         self._seen: dict[Key, int] = {}  # and how many exchanges had begun by then
         self._known_before: Collection[Key] = ()
         self._answered_before = 0
+        self._refused: set[Key] = set()  # the database refuses to give these back
 
     @property
     def suspected(self) -> bool:
@@ -61,7 +61,7 @@ class Strays:
         """
         if self._until == math.inf:  # the store answers again: from now on it can be waited for
             self._until = time.monotonic() + _SUSPICIOUS
-        unknown = set(held).difference(self._known_before, self._known())
+        unknown = set(held).difference(self._known_before, self._known(), self._refused)
         seen, asked = self._seen, self._asked()
         strays = sorted(key for key in unknown if key in seen and seen[key] <= self._answered_before)
         self._seen = {key: seen.get(key, asked) for key in unknown}
@@ -69,7 +69,9 @@ class Strays:
             return 0
         titles = dict(zip(strays, self._store().titles(strays), strict=True))
         outcomes = [Outcome(id=job, claim=claim, ending=Ending.RELEASED) for job, claim in strays]
-        for late in self._store().exchange(worker, outcomes).lost:  # it ended while we looked
+        got = self._store().exchange(worker, outcomes)
+        self._refused.update(got.unwritten)
+        for late in (*got.lost, *got.refused):  # it ended while we looked
             del titles[late.id, late.claim]
         if titles:
             log.warning(

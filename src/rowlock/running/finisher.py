@@ -93,8 +93,8 @@ class Finisher:
             self._retry = batch
         return batch
 
-    def delivered(self, lost: Sequence[Outcome]) -> None:
-        """The last batch is durable, but for the outcomes whose claims were lost."""
+    def delivered(self, lost: Sequence[Outcome], refused: Sequence[Outcome] = ()) -> None:
+        """The last batch is durable, but for the outcomes whose claims were lost; refused ones failed."""
         batch, self._retry = self._retry, None
         if batch is None:
             return
@@ -103,7 +103,9 @@ class Finisher:
             self._minutes_at = time.monotonic() + _MINUTES_EVERY
         self.tally.lost += len(lost)
         late = {(outcome.id, outcome.claim) for outcome in lost}
-        self._count([one for one in batch.outcomes if (one.id, one.claim) not in late])
+        failed = {(outcome.id, outcome.claim): outcome for outcome in refused}
+        kept = [one for one in batch.outcomes if (one.id, one.claim) not in late]
+        self._count([failed.get((one.id, one.claim), one) for one in kept] if failed else kept)
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         minute = int(time.time() // 60)

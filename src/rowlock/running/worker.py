@@ -283,7 +283,7 @@ class Worker:
             return self._trouble.met(error)
         self._trouble.over()
         hand.learn(batch.outcomes)
-        self._finisher.delivered(got.lost)
+        self._finisher.delivered(got.lost, got.refused)
         if alone and wanted:
             self._probation.took(got.claims)
         self._take(got, wanted, still_in_order=self.strategy == strategy)
@@ -447,8 +447,8 @@ class Worker:
         return self._hand.tasks()
 
     def _known(self) -> set[tuple[int, int]]:
-        """The claims that are running here, or ended and not written yet."""
-        return {*self._hand.runs, *self._finisher.keys}
+        """The claims that are running here, or ended and not written yet, or cannot be written."""
+        return {*self._hand.runs, *self._finisher.keys, *self.poller.unwritten}
 
     @property
     def hand(self) -> Hand:
@@ -490,7 +490,7 @@ class Worker:
                 if not (batch.outcomes or batch.reports or batch.minutes):
                     return True
                 got = self.poller.exchange(0, batch.outcomes, batch.reports, batch.minutes)
-                self._finisher.delivered(got.lost)
+                self._finisher.delivered(got.lost, got.refused)
         except StoreError as error:
             log.error("the last outcomes could not be written: %s", error)  # noqa: TRY400
             return False

@@ -13,6 +13,7 @@ import msgspec
 
 from rowlock.job import EVERY_TASK, Claim, Ending, Outcome, Report, State
 from rowlock.stores.claiming import LONGEST_ALONE
+from rowlock.stores.refusing import after_refusal
 from rowlock.stores.session import Session
 
 KEPT_LINES = 500
@@ -66,7 +67,7 @@ def finish(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcom
     if not outcomes:
         return []
     known = _known_to_others(tx, worker, [one for one in outcomes if one.unless_known])
-    changed = take_steps(tx, [_ending(worker, outcome, known) for outcome in outcomes])
+    changed = take_steps(tx, [ending(worker, outcome, known) for outcome in outcomes])
     return [outcome for outcome, written in zip(outcomes, changed, strict=True) if not written]
 
 
@@ -89,7 +90,8 @@ def _known_to_others(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> s
     }
 
 
-def _ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = ()) -> Step:
+def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = ()) -> Step:
+    """What writes this outcome."""
     values = {
         "id": outcome.id,
         "claim": outcome.claim,
@@ -184,16 +186,28 @@ def expire(tx: Session, jobs: Sequence[tuple[int, int]], worker: str | None = No
     )
 
 
+class Fate(NamedTuple):
+    """What is to become of a claim whose worker died."""
+
+    step: Step
+    state: State
+    task: str
+
+
 def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[State]:
-    """Declare a worker dead and decide on each of its claims; started ones are charged.
+    """Declare a worker dead and decide on each of its claims; started ones are charged."""
+    tx.run("bury_worker", worker=worker)
+    return take_fates(tx, fates_of(tx, worker, tasks, died_by))
+
+
+def fates_of(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> list[Fate]:
+    """What is to become of each claim of a dead worker.
 
     Each may have killed it. Next time it runs without company for as long as it may have lived this time (up
     to a minute): if it kills again, it takes nobody along, and is charged for the death that it was spared
     before, too, because it may only have waited then.
     """
-    tx.run("bury_worker", worker=worker)
-    steps: list[Step] = []
-    fates: list[State] = []
+    fates: list[Fate] = []
     for job, claim, failures, budget, started_at, cancel_requested_at, task, alone, _ in tx.rows(
         "held_by", worker=worker
     ):
@@ -224,18 +238,50 @@ def bury(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) -> lis
             error=error,
             error_kind="worker_died",
         )
-        steps.append(Step(statement, values, history))
-        fates.append(fate)
+        fates.append(Fate(Step(statement, values, history), fate, task))
+    return fates
+
+
+def take_fates(tx: Session, fates: Sequence[Fate]) -> list[State]:
+    """Let it come true; returns what the jobs are now, but for those that had been settled already."""
     # What did not change was settled by its worker, which came back in time for that one; and a cancel may
     # have been asked for since the look at what it held.
-    changed = take_steps(tx, steps)
-    ids = [step.values["id"] for step, fate in zip(steps, fates, strict=True) if fate is State.QUEUED]
+    changed = take_steps(tx, [fate.step for fate in fates])
+    ids = [fate.step.values["id"] for fate in fates if fate.state is State.QUEUED]
     cancelled = {row[0] for row in tx.rows("cancelled_among", ids=_json(ids))} if ids else set()
     return [
-        State.CANCELLED if step.values["id"] in cancelled else fate
-        for step, fate, was_changed in zip(steps, fates, changed, strict=True)
+        State.CANCELLED if fate.step.values["id"] in cancelled else fate.state
+        for fate, was_changed in zip(fates, changed, strict=True)
         if was_changed
     ]
+
+
+def given_back(tx: Session, worker: str) -> list[Outcome]:
+    """What becomes of the claims that a worker still holds when it ends in good order."""
+    held = tx.rows("held_by", worker=worker)
+    refused = dict(tx.rows("refused_of", worker=worker)) if held else {}
+    return [_given_back(refused.get(row[0]), *row) for row in held]
+
+
+def _given_back(
+    refused: str | None,
+    job: int,
+    claim: int,
+    failures: int,
+    budget: int | None,
+    started_at: float | None,
+    _cancel_requested_at: float | None,
+    task: str,
+    _alone: int,
+    queue: str,
+) -> Outcome:
+    plain = Outcome(id=job, claim=claim, ending=Ending.RELEASED, task=task, queue=queue, started=started_at)
+    if refused is not None:  # it has run, and the database refused what it came to: that was an attempt
+        return after_refusal(plain, refused, failures, budget or _DEFAULT_ATTEMPTS)
+    if budget == 1 and started_at is not None:
+        error = "its worker ended while it ran, and it is run at most once"
+        return msgspec.structs.replace(plain, ending=Ending.FAILED, error=error, error_kind="worker_stopped")
+    return plain
 
 
 def _json(value: Any) -> str:

@@ -250,6 +250,16 @@ class SqlReads(ABC):
         return None if stored is None else self._time(stored)
 
 
+def refused_claims(db: Session) -> list[tuple[str, str, str]]:
+    """The claims whose outcomes the database refuses: what each is, who holds it, and what was said."""
+    jobs = [(f"job {job} ({task})", holder, said) for job, task, holder, said in db.rows("refused_jobs")]
+    rows = [
+        (f"consumer {consumer}, row {key.hex() if isinstance(key, bytes) else key}", holder, said)
+        for consumer, key, holder, said in db.rows("refused_rows")
+    ]
+    return jobs + rows
+
+
 def _json(text: str | None, missing: Any) -> Any:
     return missing if text is None else msgspec.json.decode(text)
 

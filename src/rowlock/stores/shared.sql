@@ -45,10 +45,15 @@ SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
     WHERE state = 'queued' AND queue = :queue AND priority = level.priority
     ORDER BY position LIMIT 1)
 
--- Paused queues do not count: nothing in them will move.
+-- A running job whose outcome the database refuses: nothing becomes of it while its worker lives. A scalar, not EXISTS:
+-- PostgreSQL would make a join of that, and read the whole history.
+-- fragment: not_refused
+(SELECT h.id FROM rowlock_history h WHERE h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused' LIMIT 1) IS NULL
+
+-- Paused queues do not count, nor what the database refuses: nothing of that will move.
 -- name: busy
 SELECT 1 FROM (
-    SELECT queue, task FROM rowlock_jobs WHERE state = 'running'
+    SELECT queue, task FROM rowlock_jobs j WHERE state = 'running' AND {not_refused}
     UNION ALL
     SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
 WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
@@ -104,6 +109,13 @@ VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
                            AND (SELECT state FROM rowlock_jobs WHERE id = :id) = 'cancelled'
                           THEN 'cancelled' ELSE :event END, {now}, :worker, :started_at, :error, :error_kind)
 
+-- The outcome of a claim cannot be written: what the database said is kept here, once.
+-- name: note_refused
+INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+SELECT :id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind
+WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running})
+  AND NOT EXISTS (SELECT 1 FROM rowlock_history WHERE job_id = :id AND claim = :claim AND event = :event)
+
 -- name: add_minute
 INSERT INTO rowlock_minutes (minute, worker, queue, task, completed, failed, retried, cancelled, released,
                              run_seconds, wait_seconds)
@@ -148,6 +160,10 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker
 -- name: held_by
 SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, alone, queue
 FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
+
+-- name: refused_of
+SELECT j.id, h.error FROM rowlock_jobs j JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim
+WHERE j.claimed_by = :worker AND j.state = 'running' AND h.event = 'refused'
 
 -- name: bury_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
@@ -350,6 +366,15 @@ SELECT task, count(*) FROM rowlock_jobs
 WHERE state IN ('scheduled', 'queued') AND task IN (
     SELECT task FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') AND error_kind = 'unknown_task')
 GROUP BY task
+
+-- name: refused_jobs
+SELECT j.id, j.task, j.claimed_by, h.error FROM rowlock_jobs j
+JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused'
+WHERE j.state = 'running' ORDER BY j.id
+
+-- name: refused_rows
+SELECT consumer, row_key, claimed_by, error FROM rowlock_consumer_claims
+WHERE claimed_by IS NOT NULL AND error_kind = 'refused' ORDER BY claim
 
 -- name: newest_created_at
 SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)

@@ -5,31 +5,38 @@ Transactions and decisions are here, statements are in the `.sql` files, reading
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from rowlock.errors import JobNotFound, WorkerGone, WrongState
+from rowlock.errors import DataRefused, JobNotFound, WorkerGone, WrongState
 from rowlock.job import EVERY_TASK, Claim, Ending, Exchange, Minute, Outcome, Report, State, Want
 from rowlock.retry import LONGEST_UNKNOWN
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.claiming import has_work, last_served, take
 from rowlock.stores.finishing import (
+    Fate,
     Step,
     add_history,
     bury,
+    ending,
     expire,
+    fates_of,
     finish,
+    given_back,
     history_of,
+    take_fates,
     take_steps,
     was_written,
     without_expired,
     write_reports,
 )
 from rowlock.stores.queries import Queries
+from rowlock.stores.refusing import AGAIN_EVERY, REFUSED, Refusing, apart, failure
 from rowlock.stores.session import Session
 from rowlock.strategies import get_strategy
 
@@ -46,11 +53,12 @@ class _Undone(Exception):
     """Ends a transaction of which nothing is kept."""
 
 
-class SqlStore(ABC):
+class SqlStore(Refusing):
     """The writing verbs; `rowlock.stores.reading.SqlReads` has the reading ones."""
 
     announces_all_work = True
     sees_every_commit = False  # whoever writes to the database, a waiting poller notices
+    _refused_at = 0.0  # when to look again at what dead workers hold because it was refused
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
     @abstractmethod
@@ -99,15 +107,15 @@ class SqlStore(ABC):
         """Tell one who sleeps that there may be work of this kind."""
         self._hint(tx, [queue])
 
-    def wake_readers(self, name: str) -> None:  # noqa: B027 - where every commit is seen, nobody has to be told
+    def wake_readers(self, name: str) -> None:  # where every commit is seen, nobody has to be told
         """Tell all who sleep and go by this name that there may be work."""
 
-    def got_up(self, worker: str) -> None:  # noqa: B027 - most have nothing to tell
+    def got_up(self, worker: str) -> None:  # most have nothing to tell
         """This worker has claimed: it does not wait to be told any more."""
 
     # -- what each database has ------------------------------------------------------------------
 
-    def _hint(  # noqa: B027 - most have nothing to tell
+    def _hint(  # most have nothing to tell
         self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()
     ) -> None:
         """Tell one who sleeps that there may be work, where a commit alone does not tell.
@@ -115,7 +123,7 @@ class SqlStore(ABC):
         One who takes one of these queues and knows one of these tasks; none given: any.
         """
 
-    def _leave_trace(  # noqa: B027 - most cannot lose the answer to a commit
+    def _leave_trace(  # most cannot lose the answer to a commit
         self,
         tx: Session,
         worker: str,
@@ -127,7 +135,7 @@ class SqlStore(ABC):
 
     # -- claiming and finishing ------------------------------------------------------------------
 
-    def exchange(
+    def _exchange(
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
@@ -177,10 +185,22 @@ class SqlStore(ABC):
         with self._read(now) as db:
             return has_work(db, want, db.rows("queue_settings"))
 
-    def report(self, reports: Sequence[Report], now: float | None = None) -> None:
-        if reports:
-            with self._write(now) as tx:
-                write_reports(tx, reports)
+    def _report_all(self, reports: Sequence[Report], now: float | None) -> None:
+        with self._write(now) as tx:
+            write_reports(tx, reports)
+
+    def _note_refused(self, worker: str, outcome: Outcome, said: str, now: float | None) -> bool:
+        history = history_of(
+            outcome.id,
+            outcome.claim,
+            REFUSED,
+            worker=worker,
+            started_at=outcome.started,
+            error=said,
+            error_kind=REFUSED,
+        )
+        with self._write(now) as tx:
+            return tx.run("note_refused", **history) > 0
 
     # -- liveness --------------------------------------------------------------------------------
 
@@ -227,23 +247,27 @@ class SqlStore(ABC):
             return tx.run("beat", worker=worker, strategy=strategy) > 0
 
     def retire(self, worker: str, now: float | None = None) -> None:
+        try:
+            self._retire(worker, now, give_back=True)
+        except DataRefused:
+            with self._read(now) as db:
+                outcomes = given_back(db, worker)
+
+            def write(some: Sequence[Outcome]) -> list[Outcome]:
+                with self._write(now) as tx:
+                    return finish(tx, worker, some)
+
+            self.write_apart(worker, outcomes, write, now)
+            self._retire(worker, now, give_back=False)
+
+    def _retire(self, worker: str, now: float | None, give_back: bool) -> None:
         with self._write(now) as tx:
-            held = tx.rows("held_by", worker=worker)
-            outcomes = []
-            for job, claim, _, budget, started_at, *_ in held:
-                once = budget == 1 and started_at is not None
-                ending = Ending.FAILED if once else Ending.RELEASED
-                error = "its worker ended while it ran, and it is run at most once" if once else None
-                kind = "worker_stopped" if once else None
-                outcomes.append(
-                    Outcome(
-                        id=job, claim=claim, ending=ending, error=error, error_kind=kind, started=started_at
-                    )
-                )
-            finish(tx, worker, outcomes)
+            outcomes = given_back(tx, worker)
+            if give_back:
+                finish(tx, worker, outcomes)
             tx.run("retire_worker", worker=worker)
-            if held:  # after its own row says that it is gone: the one who is told must be another
-                self._hint(tx, *_names((row[8], row[6]) for row in held))
+            if outcomes:  # after its own row says that it is gone: the one who is told must be another
+                self._hint(tx, *_names((outcome.queue, outcome.task) for outcome in outcomes))
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         with self._read() as db:
@@ -274,28 +298,74 @@ class SqlStore(ABC):
         now: float | None = None,
         steady: Callable[[], bool] = lambda: True,
     ) -> Rescue:
+        look = {"again": int(self._is_time_for_refused(now))}
         with self._read(now) as db:
-            if not db.rows("silent_workers"):
-                return Rescue()
-        with self._write(now) as tx:
-            # If everyone froze together (a stuck lock, a suspended machine), the others only need a moment.
-            own_beat = tx.row("beat_age", worker=worker)
-            if own_beat is None or own_beat[0] > careful_age or not steady():
-                return Rescue(waited=True)
-            silent = [
-                (name, msgspec.json.decode(tasks), died_by)
-                for name, tasks, died_by in tx.rows("silent_workers")
-            ]
-            fates = [fate for worker in silent for fate in bury(tx, *worker)]
-            if State.QUEUED in fates:
-                known = {task for _, tasks, _ in silent for task in tasks}
-                self._hint(tx, tasks=() if EVERY_TASK in known else known)
-            return Rescue(
-                workers=[name for name, *_ in silent],
-                requeued=fates.count(State.QUEUED),
-                failed=fates.count(State.FAILED),
-                cancelled=fates.count(State.CANCELLED),
+            silent = db.rows("silent_workers", **look)
+        if not silent:
+            return Rescue()
+        try:
+            with self._write(now) as tx:
+                # If everyone froze together (a stuck lock, a suspended machine), the others need a moment.
+                own_beat = tx.row("beat_age", worker=worker)
+                if own_beat is None or own_beat[0] > careful_age or not steady():
+                    return Rescue(waited=True)
+                silent = tx.rows("silent_workers", **look)
+                ends = [
+                    bury(tx, name, msgspec.json.decode(tasks), died_by) for name, tasks, died_by, _ in silent
+                ]
+                if any(State.QUEUED in end for end in ends):
+                    known = {task for _, tasks, *_ in silent for task in msgspec.json.decode(tasks)}
+                    self._hint(tx, tasks=() if EVERY_TASK in known else known)
+        except DataRefused:
+            ends = [self._bury_apart(name, tasks, died_by, now) for name, tasks, died_by, _ in silent]
+        fates = [fate for end in ends for fate in end]
+        return Rescue(
+            workers=[one[0] for one, end in zip(silent, ends, strict=True) if end or not one[3]],
+            requeued=fates.count(State.QUEUED),
+            failed=fates.count(State.FAILED),
+            cancelled=fates.count(State.CANCELLED),
+        )
+
+    def _bury_apart(self, worker: str, tasks: str, died_by: float, now: float | None) -> list[State]:
+        """The same, each claim by itself; what is refused fails, or stays where it is and is tried again."""
+
+        def write(some: Sequence[Fate]) -> list[State]:
+            with self._write(now) as tx:
+                states = take_fates(tx, some)
+                if State.QUEUED in states:
+                    self._hint(tx)
+                return states
+
+        def refused(fate: Fate, error: DataRefused) -> list[State]:
+            values, history = fate.step.values, fate.step.history or {}
+            claim = Outcome(
+                id=values["id"],
+                claim=values["claim"],
+                ending=Ending.RELEASED,
+                task=fate.task,
+                started=history.get("started_at"),
             )
+            failed = failure(claim, error)
+            try:
+                return write([Fate(ending(worker, failed), State.FAILED, fate.task)])
+            except DataRefused as again:
+                self.keep_refused(worker, failed, failed.title, again, now)
+                return []
+
+        with self._read(now) as db:
+            fates = fates_of(db, worker, msgspec.json.decode(tasks), died_by)
+        states = apart(write, fates, refused)
+        with self._write(now) as tx:
+            tx.run("bury_worker", worker=worker)
+        return states
+
+    def _is_time_for_refused(self, now: float | None) -> bool:
+        """True once a minute: then the claims are looked at, too, that could not be taken back before."""
+        moment = time.monotonic()
+        if now is None and moment < self._refused_at:
+            return False
+        self._refused_at = moment + AGAIN_EVERY
+        return True
 
     def expire(self, most: int, now: float | None = None) -> int:
         with self._read(now) as db:

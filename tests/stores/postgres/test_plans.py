@@ -40,6 +40,7 @@ RUN = ", ANALYZE, BUFFERS"
 ENOUGH_BLOCKS = 150  # the most that any takes is about 50; the table has 16,000
 
 VALUES: dict[str, Any] = {
+    "again": 1,
     "after": "q1",
     "age": 60.0,
     "all": 0,
@@ -104,6 +105,7 @@ OTHERS = (
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
     *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
     *("put_off_jobs", "offer"),
+    *("refused_jobs", "refused_of"),
 )
 
 

@@ -69,6 +69,7 @@ _TYPES = {
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
     ),
     "integer": (
+        "again",
         "all",
         "alone",
         "alone_least",

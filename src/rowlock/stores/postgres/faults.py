@@ -8,6 +8,7 @@ from __future__ import annotations
 import psycopg
 
 from rowlock.errors import (
+    DataRefused,
     DiskTrouble,
     SchemaMismatch,
     StoreBusy,
@@ -78,12 +79,23 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ("does not exist", "3D000"),
     ("unsupported startup parameter", "pooler"),
 )
+# The classes of states that are not about what was to be written: the connection, the transaction, locks,
+# rights, names, what the server runs out of, its shutdown, its own failures. All others are, also a user's.
+_NOT_ABOUT_DATA = frozenset(
+    (
+        *("03", "08", "0A", "0B", "24", "25", "26", "28", "2D", "34", "3B", "3D", "3F", "40", "42"),
+        *("53", "55", "57", "58", "72", "F0", "HV", "XX"),
+    )
+)
+_OF_A_STATEMENT = ("0A", "3F", "42")  # and if a trigger's statement met it, it is about the row after all
 
 
 def explain(error: psycopg.Error, address: str) -> StoreError:
     """The store's own error for what PostgreSQL or the way to it raised."""
     text = " ".join(str(error).split())
     state = error.sqlstate
+    if _is_about_data(error):
+        return DataRefused(f"PostgreSQL refused at {address}: {text}", _said(error) or text)
     if state is None and isinstance(error, psycopg.OperationalError):
         state = next((code for words, code in _WORDS if words in text), None)
     if state in _STATES:
@@ -95,6 +107,19 @@ def explain(error: psycopg.Error, address: str) -> StoreError:
         first = str(error).strip().partition("\n")[0].removeprefix("connection failed: ")
         return StoreUnreachable(f"{address} cannot be reached: {first or 'the connection was lost'}")
     return StoreError(f"PostgreSQL refused at {address}: {text}")
+
+
+def _is_about_data(error: psycopg.Error) -> bool:
+    """True if it is about what was to be written."""
+    if error.sqlstate is None:  # the driver's own word, before it sent anything
+        return isinstance(error, psycopg.DataError)
+    kind = error.sqlstate[:2]
+    return kind not in _NOT_ABOUT_DATA or (kind in _OF_A_STATEMENT and bool(error.diag.context))
+
+
+def _said(error: psycopg.Error) -> str:
+    """What the server said, without the lines about where in a function it was."""
+    return " ".join(" ".join(filter(None, (error.diag.message_primary, error.diag.message_detail))).split())
 
 
 def is_lost(error: BaseException | None) -> bool:

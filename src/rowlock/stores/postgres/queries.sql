@@ -185,11 +185,13 @@ UPDATE rowlock_workers SET beat_at = {now}, strategy = :strategy WHERE id = :wor
 UPDATE rowlock_workers SET info = CAST(coalesce(CAST(info AS jsonb), '{}') || CAST(:info AS jsonb) AS json) WHERE id = :worker
 
 -- Those that are silent; and those that are dead and hold claims all the same, because a claim was being committed
--- at the moment at which its worker was declared dead.
+-- at the moment at which its worker was declared dead; with `again` also if the database refused to give them back.
 -- name: silent_workers
-SELECT id, CAST(tasks AS json), beat_at + make_interval(secs => lease / 6) FROM rowlock_workers w
+SELECT id, CAST(tasks AS json), beat_at + make_interval(secs => lease / 6), dead_at IS NOT NULL FROM rowlock_workers w
 WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
    OR dead_at > {now} - make_interval(secs => 3600)
+      AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running' AND {not_refused})
+   OR :again = 1 AND dead_at IS NOT NULL
       AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 {lock}
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import psycopg
 
-from rowlock.errors import OutcomeUnknown, StoreError, StoreUnreachable, WorkerGone
+from rowlock.errors import DataRefused, OutcomeUnknown, StoreError, StoreUnreachable, WorkerGone
 from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want
 from rowlock.stores.base import Wake
 from rowlock.stores.claiming import last_served, take
@@ -28,6 +28,7 @@ from rowlock.stores.postgres.faults import explain, is_lost
 from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.postgres.wake import Listener, NoWake
+from rowlock.stores.reading import refused_claims
 from rowlock.stores.session import Session
 from rowlock.stores.versions import version_of
 
@@ -105,7 +106,7 @@ class PostgresStore(ConnectedStore):
 
     # -- claiming and finishing ------------------------------------------------------------------
 
-    def exchange(
+    def _exchange(
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
@@ -117,7 +118,7 @@ class PostgresStore(ConnectedStore):
     ) -> Exchange:
         writes_more = reports or minutes or again or not exchanging.is_usual(outcomes)
         if want is None or want.count < 1 or writes_more or self.address.pooled:
-            got = super().exchange(worker, outcomes, want, reports, minutes, now, again)
+            got = super()._exchange(worker, outcomes, want, reports, minutes, now, again)
         elif exchanging.fits(want):
             return self._fused(worker, outcomes, want, now)
         else:
@@ -210,8 +211,8 @@ class PostgresStore(ConnectedStore):
                 return Exchange(got.claims, answer.lost, got.last_queue)
             if answer.leaves_places(want):
                 rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
-                claims = claims + self.exchange(worker, (), rest, now=now).claims
-        except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
+                claims = claims + self._exchange(worker, (), rest, now=now).claims
+        except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
             if not outcomes and not claims:
                 raise
         return Exchange(self._in_time(worker, claims, now), answer.lost, last)
@@ -287,6 +288,7 @@ class PostgresStore(ConnectedStore):
                 "install_id": meta["install_id"],
                 "newest_created_at": db.row("newest_created_at")[0],
                 "unknown_tasks": dict(db.rows("count_unknown")),
+                "refused": refused_claims(db),
                 "now": db.now,
                 **dict(zip(_SERVER_FACTS, db.row("server_facts"), strict=True)),
             }

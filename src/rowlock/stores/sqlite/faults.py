@@ -9,7 +9,7 @@ import os
 import shutil
 import sqlite3
 
-from rowlock.errors import DiskTrouble, StoreBusy, StoreError, StoreUnusable
+from rowlock.errors import DataRefused, DiskTrouble, StoreBusy, StoreError, StoreUnusable
 from rowlock.stores.sqlite.holders import open_transaction
 
 _FULL = "the disk that holds {path} is full; nothing was written, free some space"
@@ -45,11 +45,15 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
     ),
     ("disk i/o", DiskTrouble, "reading or writing {path} failed; look at the disk and the system's log"),
 )
+# What SQLite calls an operational error, though it is about the row or comes from a trigger.
+_ABOUT_DATA = ("malformed json", "no such function", "user-defined function", "integer overflow")
 
 
 def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
     """The store's own error for what SQLite raised; `path` is the file as its user wrote it."""
     text = str(error)
+    if _is_about_data(error):  # first: a trigger's message may have any word in it
+        return DataRefused(f"SQLite refused on {path}: {text}", text)
     for word, kind, sentence in _SENTENCES:
         if word in text.lower():
             if kind is StoreBusy:
@@ -72,6 +76,14 @@ def _busy(text: str, path: str, file: str) -> StoreBusy:
     error = StoreBusy(f"{_OWN.format(path=path, whose=whose)} (SQLite: {text})")
     error.own_transaction = own if own.on_file else None
     return error
+
+
+def _is_about_data(error: sqlite3.Error) -> bool:
+    """True if it is about what was to be written, and not about the file or its lock."""
+    if isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, sqlite3.OperationalError) and any(word in text for word in _ABOUT_DATA)
 
 
 def _looked_at(word: str, file: str) -> tuple[type[StoreError], str] | None:

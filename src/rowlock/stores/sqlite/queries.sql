@@ -130,10 +130,13 @@ WHERE id = :worker AND dead_at IS NULL
 -- name: tell
 UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE id = :worker
 
--- A value from the future means that the machine was restarted: that worker is gone.
+-- A value from the future means that the machine was restarted: that worker is gone. With `again` also the dead who
+-- hold claims all the same, because the database refused to give them back.
 -- name: silent_workers
-SELECT id, tasks, beat_at + lease / 6 FROM rowlock_workers
+SELECT id, tasks, beat_at + lease / 6, dead_at IS NOT NULL FROM rowlock_workers w
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
+   OR :again = 1 AND dead_at IS NOT NULL
+      AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
 
 -- name: living_workers
 SELECT id, queues, tasks FROM rowlock_workers

@@ -26,7 +26,7 @@ from rowlock.stores.borrowed import Borrowed
 from rowlock.stores.claiming import CLAIM_COLUMNS
 from rowlock.stores.inserting import insert as insert_by_key
 from rowlock.stores.lending import BorrowedSession, SqlLending
-from rowlock.stores.reading import JOB_COLUMNS, SqlReads
+from rowlock.stores.reading import JOB_COLUMNS, SqlReads, refused_claims
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
 from rowlock.stores.sqlite import schema
@@ -416,6 +416,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
                 "quick_check": [row[0] for row in db.connection.execute("PRAGMA quick_check(5)")],
                 "newest_created_at": db.row("newest_created_at")[0],
                 "unknown_tasks": dict(db.rows("count_unknown")),
+                "refused": refused_claims(db),
                 "now": db.now,
             }
 
