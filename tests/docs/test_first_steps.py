@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.http import HttpRequest
 
 from tests.asgi import request
+from tests.django_setup import set_up_django
 from tests.docs.blocks import read_blocks, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-steps.md"
@@ -49,6 +49,5 @@ def test_a_job_with_progress_is_the_same_json_in_every_framework(page: dict[str,
     answer = page["flask_web"].web.test_client().get("/jobs/2")
     assert (answer.status_code, answer.get_json()) == (200, from_fastapi)
 
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
+    set_up_django()
     assert json.loads(page["django_views"].look(HttpRequest(), 2).content) == from_fastapi

@@ -18,8 +18,6 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from django import setup
-from django.conf import settings
 from django.db import connection as django_connection
 from django.db import connections, transaction
 from django.db.backends.dummy.base import DatabaseWrapper as DummyWrapper
@@ -31,6 +29,7 @@ from sqlalchemy.pool import NullPool
 from rowlock import Rowlock
 from rowlock.errors import ConfigurationError, StoreBusy
 from rowlock.stores.borrowed import Answer, Borrowed, borrow
+from tests.django_setup import set_up_django
 
 # -- a place to write to -------------------------------------------------------------------------
 
@@ -177,9 +176,7 @@ def django(shape: str) -> Callable[[Place], Any]:
     @contextmanager
     def opened(place: Place) -> Opened:
         url = sqlalchemy.make_url(place.url)
-        if not settings.configured:
-            settings.configure(USE_TZ=True)
-            setup()
+        set_up_django()
         alias = "default" if shape == "proxy" else "other"
         database = {
             "ENGINE": f"django.db.backends.{'sqlite3' if url.drivername == 'sqlite' else 'postgresql'}",
