@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.measure import percentile
 from benchmarks.report import Line
-from rowlock.job import Want
+from rowlock.job import ClaimRequest
 from rowlock.stores.base import Registration, Store
 
 FEW_LEVELS = (-10, 0, 1, 5, 10, 50, 100)
@@ -39,12 +39,12 @@ class Ground:
                     kind.blocks.append(block)
 
     def _block(self, kind: Kind) -> Block:
-        pairs = [(kind.claim(self.store), self._floor()) for _ in range(_BLOCK)]
+        pairs = [(kind.claim(self.store), self._pool_plan()) for _ in range(_BLOCK)]
         with self.not_waiting_for_the_disk():
             work = [kind.claim(self.store) for _ in range(_BLOCK)]
         return Block([claim for claim, _ in pairs], [bare for _, bare in pairs], work)
 
-    def _floor(self) -> float:
+    def _pool_plan(self) -> float:
         start = time.perf_counter()
         self.bare_commit()
         return time.perf_counter() - start
@@ -75,9 +75,9 @@ class Kind:
 
     def claim(self, store: Store) -> float:
         """Claim one job; returns the seconds it took."""
-        want = Want(count=1, strategy=self.strategy, queues=self.queues, after=self.after)
+        request = ClaimRequest(count=1, strategy=self.strategy, queues=self.queues, after=self.after)
         start = time.perf_counter()
-        got = store.exchange(_WORKER, want=want)
+        got = store.exchange(_WORKER, request=request)
         seconds = time.perf_counter() - start
         assert len(got.claims) == 1
         self.after = got.last_queue

@@ -33,7 +33,7 @@ _SCENARIO = "claims"
 _LESS_THAN = 0.001
 
 
-class Floor:
+class PoolPlan:
     """A bare durable commit of one row, in a file of its own: another writer would empty our page cache."""
 
     def __init__(self, path: Path) -> None:
@@ -73,11 +73,11 @@ def _measure(
     let_the_disk_settle()
     store = app_at(path).store
     assert isinstance(store, SqliteStore)
-    floor = Floor(path.with_suffix(".floor.db"))
+    pool_plan = PoolPlan(path.with_suffix(".floor.db"))
     kinds = kinds_of(title, queues, strategies)
-    ground = Ground(store, floor.commit, lambda: _not_waiting_for_the_disk(store))
+    ground = Ground(store, pool_plan.commit, lambda: _not_waiting_for_the_disk(store))
     ground.measure(kinds, blocks=setting.choose(25, 6))
-    floor.close()
+    pool_plan.close()
     store.close()
     for file in setting.folder.glob(f"{path.stem}*"):
         file.unlink()

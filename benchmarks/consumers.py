@@ -19,7 +19,7 @@ from rowlock import Rowlock
 from rowlock.consumers import overview
 from rowlock.consumers.row import Row
 from rowlock.consumers.store import ConsumerStore
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from rowlock.task import Task
 
 _LESS_THAN = 0.002
@@ -78,7 +78,7 @@ def claims(scenario: str, setting: Setting, make: Make) -> Line:
     seconds = []
     for _ in range(setting.choose(900, 300)):
         start = time.perf_counter()
-        (claim,) = store.exchange(worker, want=Want(count=1)).claims
+        (claim,) = store.exchange(worker, request=ClaimRequest(count=1)).claims
         seconds.append(time.perf_counter() - start)
         store.exchange(worker, [claim.ended(Ending.COMPLETED)])
     app.close()

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks.apps import add, adding_app
 from benchmarks.measure import Timing, in_turn, spread, timed
 from benchmarks.report import Line, Setting
+from rowlock.execution.residents import Residents
 from rowlock.job import Claim
-from rowlock.running.finisher import Finisher
-from rowlock.running.hand import Hand, Station
-from rowlock.running.pools.thread import ThreadPool
-from rowlock.running.residents import Residents
+from rowlock.pools.thread import ThreadPool
+from rowlock.worker.finisher import Finisher
+from rowlock.worker.runs import PoolState, Runs
 
 _BATCH = 250
 _BATCHES = 8  # per timing, as they follow each other while a queue is drained
@@ -30,19 +30,19 @@ def run(setting: Setting) -> list[Line]:
     finisher, over = Finisher(), threading.Event()
 
     def look(here: bool) -> None:
-        if not hand.runs:
+        if not runs.in_flight:
             over.set()
 
-    hand = Hand(app, lambda task: "thread", finisher.add, look, 2.0)
-    hand.stations = {"thread": Station(ThreadPool(1, app, hand.done, Residents()), 1, None)}
+    runs = Runs(app, lambda task: "thread", finisher.add, look, 2.0)
+    runs.pool_states = {"thread": PoolState(ThreadPool(1, app, runs.done, Residents()), 1, None)}
     claims = [_claim(number, task.name) for number in range(_BATCH)]
 
     def worked(count: int = _BATCH) -> None:
         over.clear()
-        hand.take(claims[:count], count)
+        runs.take(claims[:count], count)
         over.wait()
         batch = finisher.take("bench")
-        hand.learn(batch.outcomes)
+        runs.learn(batch.outcomes)
         finisher.delivered(())
         assert len(batch.outcomes) == count
 
@@ -58,7 +58,7 @@ def run(setting: Setting) -> list[Line]:
             lambda: timed(lambda: _often(submitted)),
             pairs=setting.choose(100, 20),
         )
-    hand.close()
+    runs.close()
     app.close()
     mine, theirs = ([_each(one) for one in side] for side in (comparison.ours, comparison.baseline))
     return [

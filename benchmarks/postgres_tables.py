@@ -21,7 +21,7 @@ from benchmarks.byhand_postgres import connect
 from benchmarks.claiming import registration
 from benchmarks.report import Line, Setting
 from benchmarks.server import a_server
-from rowlock.job import Claim, Ending, Outcome, Want
+from rowlock.job import Claim, ClaimRequest, Ending, Outcome
 from rowlock.stores.base import Store
 from rowlock.task import Task
 
@@ -121,7 +121,7 @@ def _drain(store: Store, worker: str, batch: int) -> int:
     done = 0
     outcomes: list[Outcome] = []
     while True:
-        got = store.exchange(worker, outcomes, Want(count=batch))
+        got = store.exchange(worker, outcomes, ClaimRequest(count=batch))
         done += len(outcomes) - len(got.lost)
         if not got.claims:
             return done

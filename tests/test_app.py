@@ -79,7 +79,7 @@ def test_whatever_takes_a_jobs_id_takes_the_job(app: Rowlock) -> None:
 NO_VERBS = {
     *("task", "around", "consumer", "find_task", "load_tasks"),
     *("worker", "poller", "consuming", "consumer_host"),
-    *("way", "local_context", "local_residents", "retry_policy", "task_facts"),
+    *("destination", "local_context", "local_residents", "retry_policy", "task_facts"),
 }
 
 

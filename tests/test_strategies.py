@@ -11,7 +11,7 @@ from rowlock import Claim, get_strategy
 from rowlock.strategies import NAMES, WeightedRandom
 
 
-def claim(id: int, level: int, task: str = "t", max_attempts: int = 3, alone: int = 0) -> Claim:
+def claim(id: int, level: int, task: str = "t", max_attempts: int = 3, isolate: int = 0) -> Claim:
     return Claim(
         id=id,
         claim=1,
@@ -25,7 +25,7 @@ def claim(id: int, level: int, task: str = "t", max_attempts: int = 3, alone: in
         due=0,
         taken=0,
         claimed_by="w",
-        alone=alone,
+        isolate=isolate,
     )
 
 

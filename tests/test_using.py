@@ -18,7 +18,7 @@ from rowlock.stores.postgres.dialect import CHANNEL
 from tests.eventually import eventually
 from tests.servers.postgres import schema_url
 from tests.stores.steps import worker
-from tests.stores.test_borrowed import (
+from tests.stores.test_user_connection import (
     Case,
     Place,
     case,

@@ -18,13 +18,13 @@ from rowlock.errors import (
     UnknownTask,
     WrongState,
 )
+from rowlock.execution.context import JobContext, JobLogFilter
 from rowlock.job import Claim, Ending, HistoryEntry, Job, JobList, LogEntry, Outcome, Progress, State
-from rowlock.polling.poller import Poller
 from rowlock.resident import resident
 from rowlock.retry import Retry
-from rowlock.running.context import JobContext, JobLogFilter
 from rowlock.strategies import get_strategy
 from rowlock.task import Task
+from rowlock.worker.poller import Poller
 
 __all__ = [
     "CancelRequested",

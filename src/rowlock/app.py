@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from rowlock.asynchronous import awaited, in_thread
-from rowlock.enqueuing import Enqueuer, Way, joined
+from rowlock.enqueuing import Destination, Enqueuer, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
 from rowlock.options import Options, Seconds, check_has_strategy, check_name
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
     from rowlock.consumers.forms import Status
     from rowlock.consumers.host import ConsumerHost
+    from rowlock.execution.context import JobContext
+    from rowlock.execution.execute import Hook
+    from rowlock.execution.residents import Residents
     from rowlock.insights import Stats
-    from rowlock.polling.poller import Poller
-    from rowlock.running.context import JobContext
-    from rowlock.running.execute import Hook
-    from rowlock.running.finisher import Tally
-    from rowlock.running.residents import Residents
-    from rowlock.running.worker import Worker
     from rowlock.settings import Settings
     from rowlock.stores.base import Retention, Store
+    from rowlock.worker.finisher import Tally
+    from rowlock.worker.poller import Poller
+    from rowlock.worker.worker import Worker
 
 # A library does not print: whoever wants the log lines configures logging, as `rowlock worker` does.
 logging.getLogger("rowlock").addHandler(logging.NullHandler())
@@ -78,7 +78,7 @@ class Rowlock:
         self._settings: Settings | None = None
         self._store: Store | None = None
         self._first_store: dict[str, Store] = {}
-        self._own_way = _OwnWay(self)
+        self._own_destination = _OwnDestination(self)
         self._residents: Residents | None = None  # of calls outside any worker
         if url is not None:  # a URL that cannot work is refused here, where it was written
             from rowlock.stores.address import store_for
@@ -460,7 +460,7 @@ class Rowlock:
         prefetch: int | None,
         max_jobs_per_child: int | None,
     ) -> Worker:
-        from rowlock.running.worker import STOP_GRACE, Worker
+        from rowlock.worker.worker import STOP_GRACE, Worker
 
         return Worker(
             host,
@@ -482,7 +482,7 @@ class Rowlock:
 
     def poller(self, **chosen: Any) -> Poller:
         """A poller for code that wants claims without a worker."""
-        from rowlock.polling.poller import Poller
+        from rowlock.worker.poller import Poller
 
         chosen.setdefault("poll_interval", self.settings.poll_interval)
         return Poller(self, **chosen)
@@ -539,27 +539,31 @@ class Rowlock:
         """The generators around every run."""
         return self._hooks
 
-    def way(self, connection: object | None) -> Way:
+    def destination(self, connection: object | None) -> Destination:
         """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
         if connection is not None:
-            from rowlock.stores.borrowed import borrow
-            from rowlock.stores.lending import Lent
+            from rowlock.stores.sql.user_connection import borrow
+            from rowlock.stores.sql.user_transaction import UserDestination
 
-            return Lent(self.store, borrow(connection))
-        way = joined.get()
+            return UserDestination(self.store, borrow(connection))
+        destination = joined.get()
         # A consumer's store stands before the app's own.
-        its = None if way is None else getattr(way.store, "underlying", way.store)
-        return way if way is not None and way.open and its is self.store else self._own_way
+        its = None if destination is None else getattr(destination.store, "underlying", destination.store)
+        return (
+            destination
+            if destination is not None and destination.open and its is self.store
+            else self._own_destination
+        )
 
     def local_context(self, task: str) -> JobContext:
         """A context for a task that is called outside any worker."""
-        from rowlock.running.context import local_context
+        from rowlock.execution.context import local_context
 
         return local_context(task)
 
     def local_residents(self, task: Task[..., Any]) -> dict[str, Any]:
         """The residents of a task that is called outside any worker: loaded here, once."""
-        from rowlock.running.residents import Residents
+        from rowlock.execution.residents import Residents
 
         if self._residents is None:
             self._residents = Residents()
@@ -576,7 +580,7 @@ class Rowlock:
         return self._registry.facts()
 
 
-class _OwnWay:
+class _OwnDestination:
     """The usual way of a job into the queue: the store's own connections, committed at once."""
 
     asynchronous = False

@@ -31,7 +31,7 @@ class AsyncConnection(Protocol):
         ...
 
 
-class Way(Protocol):
+class Destination(Protocol):
     """Where a producer's jobs are written and read back."""
 
     @property
@@ -67,7 +67,7 @@ class Way(Protocol):
 
 
 # The transaction of the task that runs in this thread: what it enqueues commits with its rows.
-joined: ContextVar[Way | None] = ContextVar("rowlock_transaction", default=None)
+joined: ContextVar[Destination | None] = ContextVar("rowlock_transaction", default=None)
 
 
 class Host(Protocol):
@@ -78,7 +78,7 @@ class Host(Protocol):
         """The largest size of arguments and results, as JSON."""
         ...
 
-    def way(self, connection: object | None) -> Way:
+    def destination(self, connection: object | None) -> Destination:
         """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
         ...
 
@@ -112,7 +112,7 @@ class Enqueuer(Generic[P]):
         """The same task, enqueued on a connection of yours: the job commits or rolls back with your rows."""
         other = self._copy(self.options)
         other._connection = connection
-        return AsyncEnqueuer(other) if self._host.way(connection).asynchronous else other
+        return AsyncEnqueuer(other) if self._host.destination(connection).asynchronous else other
 
     def configure(
         self,
@@ -160,25 +160,25 @@ class Enqueuer(Generic[P]):
 
         Every call is checked before the first is written. Long lists are written a few thousand at a time.
         """
-        way, ids = self._host.way(self._connection), list[int]()
+        destination, ids = self._host.destination(self._connection), list[int]()
         for chunk in self._chunks(calls):
             with _told_how_many(ids):
-                ids += [one.id for one in way.insert(chunk)]
+                ids += [one.id for one in destination.insert(chunk)]
         return ids
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async callers."""
         new = self._new_job(self._bind(args, kwargs))
-        way = self._host.way(self._connection)
-        (inserted,) = await way.ainsert([new])
-        return _as_job(new, inserted, None if inserted.is_new else await way.aget(inserted.id))
+        destination = self._host.destination(self._connection)
+        (inserted,) = await destination.ainsert([new])
+        return _as_job(new, inserted, None if inserted.is_new else await destination.aget(inserted.id))
 
     async def aenqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`enqueue_many` for async callers."""
-        way, ids = self._host.way(self._connection), list[int]()
+        destination, ids = self._host.destination(self._connection), list[int]()
         for chunk in self._chunks(calls):
             with _told_how_many(ids):
-                ids += [one.id for one in await way.ainsert(chunk)]
+                ids += [one.id for one in await destination.ainsert(chunk)]
         return ids
 
     def _chunks(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[list[NewJob]]:
@@ -221,9 +221,9 @@ class Enqueuer(Generic[P]):
         )
 
     def _enqueue(self, new: NewJob) -> Job:
-        way = self._host.way(self._connection)
-        (inserted,) = way.insert([new])
-        return _as_job(new, inserted, None if inserted.is_new else way.get(inserted.id))
+        destination = self._host.destination(self._connection)
+        (inserted,) = destination.insert([new])
+        return _as_job(new, inserted, None if inserted.is_new else destination.get(inserted.id))
 
 
 class AsyncEnqueuer(Generic[P]):

@@ -170,7 +170,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     unique_key: str | None = None
     meta_json: str | None = None
-    alone: int = 0
+    isolate: int = 0
     again: bool = False  # it was claimed before, and may have killed its worker
     row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 
@@ -293,14 +293,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     lines: Sequence[LogLine] = ()
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker asks for: how many jobs, from which queues (none named: all), in which order."""
 
     count: int
     strategy: str = "PRIORITY"
     queues: tuple[str, ...] = ()
     after: str = ""
-    alone: bool = True
+    isolate: bool = True
     quick: tuple[
         str, ...
     ] = ()  # tasks whose jobs may wait a moment: they count as started when claimed again
@@ -310,7 +310,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 Key = tuple[int, int]  # a job and its claim number; of a consumer's row, the claim number twice
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class ExchangeResult(msgspec.Struct, frozen=True):
     """The store's answer to outcomes and a want: new claims, and which outcomes came too late."""
 
     claims: list[Claim] = []

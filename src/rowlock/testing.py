@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rowlock.app import Rowlock
-from rowlock.running.finisher import Tally
-from rowlock.running.residents import replaced
+from rowlock.execution.residents import replaced
+from rowlock.worker.finisher import Tally
 
 
 @contextmanager

@@ -102,13 +102,13 @@ class Program:
         return {"enqueued": [one.id for one in self.producer.insert(jobs, self.now)]}
 
     def exchange(self) -> dict[str, Any]:
-        from rowlock.job import Ending, Want
+        from rowlock.job import ClaimRequest, Ending
 
         self.chance.shuffle(self.held)
         ended, self.held = self.held[: (some := self.chance.randint(0, 4))], self.held[some:]
         endings = (Ending.COMPLETED, Ending.COMPLETED, Ending.COMPLETED, Ending.RETRY, Ending.RELEASED)
         outcomes = [self._outcome(claim, self.chance.choice(endings)) for claim in ended]
-        want = Want(count=self.chance.randint(1, 6), strategy="FIFO")
+        want = ClaimRequest(count=self.chance.randint(1, 6), strategy="FIFO")
         got = self.worker.exchange(self.me, outcomes, want, now=self.now)
         assert not got.lost
         self.held += got.claims

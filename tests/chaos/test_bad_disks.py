@@ -40,7 +40,7 @@ def outage(tmp_path: Path) -> Outage:
 
 
 def survive(
-    outage: Outage, trouble: Callable[[], AbstractContextManager[None]], seconds: float, kinds: int = 1
+    outage: Outage, store_backoff: Callable[[], AbstractContextManager[None]], seconds: float, kinds: int = 1
 ) -> float:
     """Two tasks end while the database cannot be written; returns how soon after it this was written down.
 
@@ -57,7 +57,7 @@ def survive(
         len(outage.told("the store can be used again")),
     )
     completed = outage.completed()
-    with trouble():
+    with store_backoff():
         outage.let_go()
         eventually(lambda: len(outage.told("the store cannot be used")) > said, timeout=30)
         outage.watch(seconds).assert_calm()

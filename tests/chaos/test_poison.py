@@ -12,9 +12,9 @@ from tests.eventually import eventually
 
 def run_with_poison(storm: Storm, poison: int, good: int) -> tuple[list[int], list[int]]:
     """Enqueue both, mixed, and replace workers as they die; returns the ids of both."""
-    lots = storm.random.sample(["poison"] * poison + ["apply"] * good, poison + good)
+    batches = storm.random.sample(["poison"] * poison + ["apply"] * good, poison + good)
     jobs: dict[str, list[int]] = {"poison": [], "apply": []}
-    for task in lots:
+    for task in batches:
         args = {"seconds": round(storm.random.uniform(0, 0.2), 3)} if task == "apply" else {}
         jobs[task].append(storm.app.enqueue(task, args).id)
     finish(storm)

@@ -54,7 +54,7 @@ def judge(storm: Storm, load: Load, seen: LookUps, broken: str) -> None:
     say(f"{storm.name}: {broken}; calls {dict(load.calls)}; looked up {dict(seen.counted())}")
     say(f"{storm.name}: {verdict}")
     load.must_be_true(storm.app.store.url)
-    # Every call was told how it ended. (What a beat or upkeep came to may stay unknown: it is done again.)
+    # Every call was told how it ended. (A beat or maintenance may stay unknown: it is done again.)
     assert load.calls["unknown"] == 0
     verdict.must_be_clean()
 

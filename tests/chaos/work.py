@@ -107,10 +107,10 @@ def produce(settings: Settings, name: str, count: int, seed: int, seconds: float
 
 
 def _kind(draw: random.Random, seconds: float, faults: bool) -> dict[str, Any]:
-    lot = draw.random() if faults else 1.0
-    if lot < 0.05:
+    batch = draw.random() if faults else 1.0
+    if batch < 0.05:
         return {"fails": True}
-    if lot < 0.1:
+    if batch < 0.1:
         return {"raises": draw.randint(1, 2)}
     return {"seconds": round(draw.uniform(0.0, 2 * seconds), 4)}
 
@@ -159,9 +159,9 @@ def nursery(settings: Settings) -> None:
 
 def _warm_up(settings: Settings) -> None:
     """Import what a worker imports, and open nothing: a child must not inherit a connection."""
-    import rowlock.polling.poller
-    import rowlock.running.transaction
-    import rowlock.running.worker  # noqa: F401
+    import rowlock.execution.transaction
+    import rowlock.worker.poller
+    import rowlock.worker.worker  # noqa: F401
 
     make_app(settings).worker()
 

@@ -16,9 +16,9 @@ import typer
 
 from rowlock import Rowlock, __version__
 from rowlock.cli import cli, run
-from rowlock.cli.loading import COMMANDS
+from rowlock.cli.commands import COMMANDS
 from rowlock.cli.working import GRACE
-from rowlock.running.worker import STOP_GRACE
+from rowlock.worker.worker import STOP_GRACE
 from tests.cli.commands import CommandLine
 
 
@@ -55,7 +55,7 @@ def test_a_command_imports_only_what_it_needs(rowlock: CommandLine) -> None:
         assert "rowlock.cli.jobs" not in sys.modules
         assert run(["--help"]) == 0
         assert "rowlock.cli.jobs" in sys.modules
-        heavy = {"rowlock.running.worker", "rowlock.consumers.store", "rowlock.insights"}
+        heavy = {"rowlock.worker.worker", "rowlock.consumers.store", "rowlock.insights"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """
     subprocess.run([sys.executable, "-c", script], cwd=rowlock.folder, check=True, stdout=subprocess.DEVNULL)

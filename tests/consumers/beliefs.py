@@ -14,20 +14,20 @@ from tests.stores.modelling import Expected
 class Held(Expected):
     """What the model believes of one claim: a job's life, as long as the claim is there."""
 
-    alone: int = 0
+    isolate: int = 0
     started: bool = True
     spared: bool = False  # a death, because it may only have waited
     since: float = 0.0  # when it was claimed
-    lot: int | None = None
+    batch: int | None = None
     done: float | None = None
 
     @property
     def row(self) -> tuple[Any, ...]:
         """What the database has to say of it."""
         if self.state != "running":
-            return self.claim, None, self.failures, self.alone, self.done, self.lot, None, self.run_at
+            return self.claim, None, self.failures, self.isolate, self.done, self.batch, None, self.run_at
         started = int(self.started)
-        return self.claim, self.holder, self.failures, self.alone, self.done, self.lot, started, None
+        return self.claim, self.holder, self.failures, self.isolate, self.done, self.batch, started, None
 
     def ready(self, now: float) -> bool:
         return self.state != "running" and self.run_at <= now

@@ -27,7 +27,7 @@ CLAIM = {
     "which": st.sampled_from([0, 0, 0, 1, 1, 1, None]),
     "number": TWO,
     "count": st.integers(1, 3),
-    "alone": st.sampled_from([True, True, False]),
+    "isolate": st.sampled_from([True, True, False]),
     "quick": st.booleans(),
     "sweep": st.sampled_from([True, True, False]),
 }
@@ -39,7 +39,7 @@ STEPS: dict[str, tuple[int, dict[str, Any]]] = {
     "end": (6, {"late": st.sampled_from([False, False, False, True]), "pick": ANY, "how": HOW, "then": HOW}),
     "time_passes": (4, {"after": AFTER, "then": HOW, **CLAIM, "which": TWO}),
     "write": (3, {"key": st.sampled_from(KEYS), "pick": ANY}),
-    "keep_up": (2, {"which": TWO, "number": TWO, "first": st.sampled_from(["", "prune", "prune", "retry"])}),
+    "maintain": (2, {"which": TWO, "number": TWO, "first": st.sampled_from(["", "prune", "prune", "retry"])}),
 }
 STEP = st.one_of(
     [

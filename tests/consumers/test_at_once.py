@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
@@ -35,7 +35,7 @@ def test_two_consumers_and_the_user_write_the_same_row_a_thousand_times_and_no_m
         app = lab.app()
         app.consumer(name, table=lab.table, state="analysis_state")(nothing)
         store, worker = store_of(app, name), register(app.store, name)
-        claims = store.exchange(worker, want=Want(count=ROWS)).claims
+        claims = store.exchange(worker, request=ClaimRequest(count=ROWS)).claims
         return lambda key: store.exchange(worker, [claims[key - 1].ended(Ending.COMPLETED)])
 
     def write(step: Callable[[int], object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rowlock import ConfigurationError, JobContext, Retry, Rowlock
 from rowlock.consumers.row import Row
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
 
@@ -190,7 +190,7 @@ def test_of_rows_that_end_together_the_missing_one_is_named_and_the_others_are_m
     app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
     store = store_of(app, "birdnet")
     worker = register(app.store)
-    claims = store.exchange(worker, want=Want(count=3)).claims
+    claims = store.exchange(worker, request=ClaimRequest(count=3)).claims
     lab.execute(f"DELETE FROM {lab.table} WHERE id = 2")
     assert store.exchange(worker, [one.ended(Ending.COMPLETED) for one in claims]).lost == []
     assert lab.marks("birdnet") == {1: True, 3: True}

@@ -9,7 +9,7 @@ import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
 from rowlock.consumers.row import Row
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
 
@@ -120,7 +120,7 @@ def test_a_batch_of_a_lost_claim_changes_nothing(lab: Lab) -> None:
 
     store = store_of(app, "video")
     worker = register(app.store, "w")
-    claims = store.exchange(worker, want=Want(count=2)).claims
+    claims = store.exchange(worker, request=ClaimRequest(count=2)).claims
     assert len(claims) == 2
     assert len(store.held(worker)) == 2
     store.retire(worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowlock.job import Want
+from rowlock.job import ClaimRequest
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -20,7 +20,7 @@ def test_a_row_that_somebody_is_just_marking_is_left_alone(lab: Lab, batch: int 
     other = lab.connect()
     with other.transaction():
         other.execute(f"UPDATE {lab.table} SET analysis_state = '{{\"birdnet\": true}}' WHERE id = 1")
-        claims = store.exchange(worker, want=Want(count=2)).claims
+        claims = store.exchange(worker, request=ClaimRequest(count=2)).claims
     other.close()
     assert [claim.unique_key for claim in claims] == ["2"]
-    assert store.exchange(worker, want=Want(count=2)).claims == []
+    assert store.exchange(worker, request=ClaimRequest(count=2)).claims == []

@@ -13,9 +13,9 @@ from rowlock import Fail, JobContext, Outcome, Retry, Rowlock
 from rowlock.cli.logs import JsonLines, TextLines
 from rowlock.consumers.row import Row
 from rowlock.errors import ClaimLost
-from rowlock.polling.strays import Strays
-from rowlock.running.context import JobLogFilter
+from rowlock.execution.context import JobLogFilter
 from rowlock.stores.base import Store
+from rowlock.worker.lost_claims import LostClaims
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
@@ -150,8 +150,8 @@ def test_claims_that_nobody_knows_of_are_named_by_their_rows(
     store = cast("Store", store_of(app, "birdnet"))
     who = worker(app.store)
     held = [(claim.id, claim.claim) for claim in take(store, who, 2)]
-    strays = Strays(lambda: store, lambda: ())
-    assert [strays.run_once(who, held), strays.run_once(who, held)] == [0, 2]
+    lost_claims = LostClaims(lambda: store, lambda: ())
+    assert [lost_claims.run_once(who, held), lost_claims.run_once(who, held)] == [0, 2]
     assert caplog.messages[-1].endswith("consumer birdnet, row 16; consumer birdnet, row 17")
     assert lab.claims() == []
 

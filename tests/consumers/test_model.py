@@ -17,10 +17,10 @@ from rowlock.consumers.row import from_text
 from rowlock.consumers.store import ConsumerStore
 from rowlock.consumers.table import Table
 from rowlock.errors import Fail, WorkerGone
-from rowlock.job import Ending, Exchange, Outcome, Progress, Report, Want
+from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
 from rowlock.stores.base import Retention, Store
-from rowlock.stores.claiming import LONGEST_ALONE
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql.claiming import LONGEST_ISOLATION
+from rowlock.stores.sql.store import SqlStore
 from tests.consumers.beliefs import End, Held, Taken
 from tests.consumers.cells import Cell, StateCells, StatusCells
 from tests.consumers.chances import BUDGETS, KEYS, STEP, How
@@ -95,7 +95,7 @@ class ConsumerModel(RuleBasedStateMachine):
     # -- claims and their ends -------------------------------------------------------------------
 
     def claim(
-        self, which: int | None, number: int, count: int, alone: bool, quick: bool, sweep: bool
+        self, which: int | None, number: int, count: int, isolate: bool, quick: bool, sweep: bool
     ) -> None:
         name = self.table.consumers[number]
         store, consumer = self.stores[name], self.consumers[name]
@@ -104,12 +104,12 @@ class ConsumerModel(RuleBasedStateMachine):
             self.claim_in_vain(name)
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
-        returned, free = self.takeable(name, most, alone)
-        want = {"alone": alone, "quick": (name,) if quick else ()}
+        returned, free = self.takeable(name, most, isolate)
+        want = {"isolate": isolate, "quick": (name,) if quick else ()}
         barren = store.claiming.barren
         got = take(cast("Store", store), who, count, now=self.now, **want)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
-        keys = [key for lot in rows.values() for key in lot]
+        keys = [key for batch in rows.values() for key in batch]
         assert len(keys) == len({*keys}) <= most and {*returned} <= {*keys} <= {*returned, *free}
         assert not sweep or {*keys} == {*returned, *free[: most - len(returned)]}
         assert keys or barren or not free  # before it says that there is nothing it looks at all of them
@@ -123,15 +123,19 @@ class ConsumerModel(RuleBasedStateMachine):
             held.taken(who)
             held.claim, held.started, held.since = numbers[key], not first, self.now
             self.cells[key] = self.table.taken(self.cells[key])
-        for claim, lot in rows.items():
-            told = {(self.held[name, key].failures, self.held[name, key].alone) for key in lot}
-            assert len(lot) <= (consumer.batch or 1) and told == {(claim.failures, claim.alone)}
-            self.taken.append(Taken(name, claim, {key: numbers[key] for key in lot}))
+        for claim, batch in rows.items():
+            told = {(self.held[name, key].failures, self.held[name, key].isolate) for key in batch}
+            assert len(batch) <= (consumer.batch or 1) and told == {(claim.failures, claim.isolate)}
+            self.taken.append(Taken(name, claim, {key: numbers[key] for key in batch}))
             assert claim.claim == min(self.taken[-1].numbers.values())
-            assert (claim.taken, claim.claimed_by, claim.again) == (self.now, who, bool({*lot} & {*returned}))
+            assert (claim.taken, claim.claimed_by, claim.again) == (
+                self.now,
+                who,
+                bool({*batch} & {*returned}),
+            )
             assert claim.max_attempts == consumer.retry.max_attempts
-            for key in lot:
-                self.held[name, key].lot = claim.claim if len(lot) > 1 else None
+            for key in batch:
+                self.held[name, key].batch = claim.claim if len(batch) > 1 else None
 
     def claim_in_vain(self, name: str) -> None:
         """Nothing goes to those who were declared dead, nor to anybody while the consumer is paused."""
@@ -140,20 +144,22 @@ class ConsumerModel(RuleBasedStateMachine):
         for dead in [*self.ended][-1:]:
             with suppress(WorkerGone):
                 assert take(store, dead, 3, now=self.now) == []
-            assert store.exchange(dead, [lost], Want(count=3), now=self.now) == Exchange([], [lost], "")
+            assert store.exchange(dead, [lost], ClaimRequest(count=3), now=self.now) == ExchangeResult(
+                [], [lost], ""
+            )
         self.store.set_queue(queue, paused=True)
         assert take(store, self.workers[0], 3, now=self.now) == []
         running = any(place[0] == name and held.state == "running" for place, held in self.held.items())
         assert store.idle((), now=self.now) is not running
         self.store.set_queue(queue, paused=False)
 
-    def takeable(self, name: str, count: int, alone: bool) -> tuple[list[int], list[int]]:
+    def takeable(self, name: str, count: int, isolate: bool) -> tuple[list[int], list[int]]:
         """The rows that have to come back from an earlier attempt, and those that nobody has had yet."""
         due = [key for key in sorted(self.cells) if self.table.due(self.cells[key], name)]
         back = [key for key in due if (name, key) in self.held and self.held[name, key].ready(self.now)]
         back.sort(key=lambda key: (self.held[name, key].run_at, self.held[name, key].claim))
-        by_itself = [key for key in back if self.held[name, key].alone]
-        if alone and by_itself:
+        by_itself = [key for key in back if self.held[name, key].isolate]
+        if isolate and by_itself:
             return by_itself[:1], []
         returned = [key for key in back if key not in by_itself][:count]
         return returned, [key for key in due if (name, key) not in self.held]
@@ -220,7 +226,7 @@ class ConsumerModel(RuleBasedStateMachine):
         held = self.held[name, key]
         held.ended(end.ending, end.charge, due=self.now)
         held.spared = held.spared and end.error is None
-        held.alone = held.alone if end.ending is Ending.RELEASED else 0
+        held.isolate = held.isolate if end.ending is Ending.RELEASED else 0
         self.settle(name, key, end.error or "cancelled", end.result)
         held.run_at = self.now + (end.delay or 0.0)
         if end.ending is Ending.RELEASED and end.delay is None:
@@ -246,7 +252,7 @@ class ConsumerModel(RuleBasedStateMachine):
     def settle(self, name: str, key: int, reason: str, result: Any = None) -> None:
         """A claim has ended, or was given back: what becomes of it, and of its row."""
         held, cell, table = self.held[name, key], self.cells.get(key), self.table
-        held.done = held.lot = None
+        held.done = held.batch = None
         if held.state not in FINAL:
             if key in self.cells:
                 self.cells[key] = table.given_back(cell)
@@ -264,7 +270,7 @@ class ConsumerModel(RuleBasedStateMachine):
     def forget_if_untried(self, name: str, key: int) -> None:
         """What was given back and never failed is free again."""
         held = self.held.get((name, key))
-        if held is not None and held.state == "queued" and not held.failures and not held.alone:
+        if held is not None and held.state == "queued" and not held.failures and not held.isolate:
             del self.held[name, key]
 
     # -- time and workers ------------------------------------------------------------------------
@@ -295,13 +301,13 @@ class ConsumerModel(RuleBasedStateMachine):
         lost = [place for place, held in self.held.items() if self.is_orphan(place, held, name)]
         holders = {str(self.held[place].holder) for place in lost}
         assert did.workers == sorted({*holders, *([other] if silent else [])})
-        fates = [self.bury(*place) for place in lost]
+        fates = [self.rescue_claims(*place) for place in lost]
         assert (did.requeued, did.failed) == (fates.count(True), fates.count(False))
 
     def is_orphan(self, place: Place, held: Held, name: str) -> bool:
         return place[0] == name and held.state == "running" and held.holder in self.ended
 
-    def bury(self, name: str, key: int) -> bool:
+    def rescue_claims(self, name: str, key: int) -> bool:
         """True if it is to be tried again."""
         held, attempts = self.held[name, key], self.consumers[name].retry.max_attempts
         died = self.ended[str(held.holder)] == "silent"
@@ -311,10 +317,10 @@ class ConsumerModel(RuleBasedStateMachine):
             held.spared = False
             # For as long as it may have taken to kill its worker, which was alive at its last beat.
             seen_alive = self.beats[str(held.holder)] + LEASE / 6
-            held.alone = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ALONE))
+            held.isolate = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ISOLATION))
         else:
             held.state, held.spared = "queued", died
-            held.alone = 1 if died else held.alone
+            held.isolate = 1 if died else held.isolate
         reason = f"its worker died under it; its budget of {attempts} attempts is used up"
         back = held.state == "queued"
         self.settle(name, key, reason)
@@ -334,7 +340,7 @@ class ConsumerModel(RuleBasedStateMachine):
                 self.settle(*place, "its worker ended while it ran, and it is run at most once")
                 self.forget_if_untried(*place)
 
-    def keep_up(self, which: int, number: int, first: str) -> None:
+    def maintain(self, which: int, number: int, first: str) -> None:
         """What a worker does and asks before it waits, or leaves."""
         who, name = self.workers[which], self.table.consumers[number]
         if first == "prune":
@@ -343,10 +349,10 @@ class ConsumerModel(RuleBasedStateMachine):
             self.retry_failed(name)
         mine = {place: held for place, held in self.held.items() if place[0] == name}
         running = [held for held in mine.values() if held.state == "running"]
-        lots = {held.lot or held.claim for held in running if held.holder == who}
-        assert sorted(self.stores[name].held(who)) == [(lot, lot, False) for lot in sorted(lots)]
-        returned, free = self.takeable(name, len(KEYS), alone=False)
-        by_itself, _ = self.takeable(name, len(KEYS), alone=True)
+        batches = {held.batch or held.claim for held in running if held.holder == who}
+        assert sorted(self.stores[name].held(who)) == [(batch, batch, False) for batch in sorted(batches)]
+        returned, free = self.takeable(name, len(KEYS), isolate=False)
+        by_itself, _ = self.takeable(name, len(KEYS), isolate=True)
         idle = not (running or returned or free or by_itself)
         assert self.stores[name].idle((), now=self.now) is idle
         moments = [held.run_at - self.now for held in mine.values() if held.state != "running"]
@@ -383,7 +389,7 @@ class ConsumerModel(RuleBasedStateMachine):
         """The claims as the database has them."""
         waits = "run_at" if self.lab.is_sqlite else "CAST(extract(epoch FROM run_at) AS double precision)"
         rows = self.lab.execute(
-            "SELECT consumer, row_key, claim, claimed_by, failures, alone, done, lot, CASE "
+            "SELECT consumer, row_key, claim, claimed_by, failures, isolate, done, batch_id, CASE "
             "WHEN claimed_by IS NULL THEN NULL WHEN started_at IS NULL THEN 0 ELSE 1 END, "
             f"CASE WHEN claimed_by IS NULL THEN {waits} END FROM {self.lab.prefix}rowlock_consumer_claims"
         )

@@ -9,7 +9,7 @@ import pytest
 from rowlock import Fail, Rowlock, Status, insights
 from rowlock.consumers import overview
 from rowlock.consumers.row import Row
-from rowlock.job import Want
+from rowlock.job import ClaimRequest
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
 
@@ -44,7 +44,7 @@ def test_due_in_flight_done_and_failed_are_told(lab: Lab, form: str, indexed: bo
         overview.create_indexes(app.consumer_host("birdnet"))
     store = store_of(app, "birdnet")
     worker = register(app.store, "w")
-    store.exchange(worker, want=Want(count=2))
+    store.exchange(worker, request=ClaimRequest(count=2))
     (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.in_flight, found.waiting, found.done, found.failed) == (3, 2, 0, 0, 0)
     assert (float(found.oldest_due), found.lag, found.has_index) == (3.0, None, indexed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock.consumers.row import Row
-from rowlock.job import Want
+from rowlock.job import ClaimRequest
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
 
@@ -29,8 +29,8 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         "mark_key": "5",
         "now": None,
         "mono": 0.0,
-        "alone_least": 0,
-        "alone_most": 60,
+        "isolate_least": 0,
+        "isolate_most": 60,
     }
     statement = store.table.statements[name]
     if lab.is_sqlite:
@@ -62,7 +62,7 @@ def test_a_claim_reads_the_index_of_what_is_due(lab: Lab, name: str, where: str 
         found
     )
     # And it takes what is due, in order.
-    claims = store.exchange(register(app.store, "w"), want=Want(count=20)).claims
+    claims = store.exchange(register(app.store, "w"), request=ClaimRequest(count=20)).claims
     assert [claim.unique_key for claim in claims] == [str(n) for n in range(2991, 3001)]
 
 
@@ -84,7 +84,10 @@ def test_claims_go_on_from_the_last_row_and_sweep_from_the_first(lab: Lab) -> No
     worker = register(app.store, "w")
 
     def take(count: int) -> list[str]:
-        return [str(claim.unique_key) for claim in store.exchange(worker, want=Want(count=count)).claims]
+        return [
+            str(claim.unique_key)
+            for claim in store.exchange(worker, request=ClaimRequest(count=count)).claims
+        ]
 
     assert take(2) == ["1", "2"]
     lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (90, -1.0)")

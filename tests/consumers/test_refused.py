@@ -10,7 +10,7 @@ import pytest
 from rowlock import Fail, JobContext, Retry, Rowlock, Status
 from rowlock.consumers.row import Row
 from rowlock.insights import doctor
-from rowlock.job import Claim, Ending, Outcome, Progress, Report, Want
+from rowlock.job import Claim, ClaimRequest, Ending, Outcome, Progress, Report
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import refuse_updates
 from tests.stores.steps import worker as register
@@ -211,7 +211,7 @@ def test_one_row_of_a_batch_is_refused_and_the_others_have_their_answers(lab: La
 
     store = store_of(app, "levels")
     who = register(app.store)
-    (claim,) = store.exchange(who, want=Want(count=1)).claims
+    (claim,) = store.exchange(who, request=ClaimRequest(count=1)).claims
     answers = '[["ok",[1]],["ok",[2]],["error","no file",true],["ok",[4]]]'
     got = store.exchange(who, [claim.ended(Ending.COMPLETED, result=answers)])
     assert (got.lost, got.refused, got.unwritten) == ([], [], [])
@@ -228,7 +228,7 @@ def test_progress_that_is_refused_is_dropped_and_no_other(lab: Lab, app: Rowlock
     desk.refuse("NEW.progress = 50 AND OLD.id = 2")
     desk.declare(nothing)
     store, who = store_of(app, "desk"), register(app.store)
-    claims = store.exchange(who, want=Want(count=3)).claims
+    claims = store.exchange(who, request=ClaimRequest(count=3)).claims
     reports = [Report(id=one.id, claim=one.claim, progress=Progress(1.0, 2.0, "")) for one in claims]
     store.report(reports)
     assert desk.rows("progress") == {1: (50,), 2: (0,), 3: (50,)}
@@ -268,9 +268,9 @@ def test_a_row_that_cannot_even_be_taken_is_known_and_holds_up_nobody(
     desk.refuse("OLD.id = 2")
     desk.declare(nothing)
     store, who = store_of(app, "desk"), register(app.store)
-    got = store.exchange(who, want=Want(count=4))
+    got = store.exchange(who, request=ClaimRequest(count=4))
     assert [claim.unique_key for claim in got.claims] == ["1", "3", "4"] and len(got.unwritten) == 1
-    got = store.exchange(who, completed(got.claims), Want(count=4))
+    got = store.exchange(who, completed(got.claims), ClaimRequest(count=4))
     assert [claim.unique_key for claim in got.claims] == ["5", "6", "7"]
     store.exchange(who, completed(got.claims))
     assert store.idle([])
@@ -290,7 +290,7 @@ def test_what_one_worker_cannot_write_does_not_keep_another_from_ending(lab: Lab
     refuse_updates(lab.execute, lab.prefix, "recordings", "OLD.id = 1", NEVER)
     app.consumer("birdnet", table=lab.table, state="analysis_state")(nothing)
     store, who = store_of(app, "birdnet"), register(app.store)
-    (claim,) = store.exchange(who, want=Want(count=1)).claims
+    (claim,) = store.exchange(who, request=ClaimRequest(count=1)).claims
     assert store.exchange(who, completed([claim])).unwritten == [(claim.id, claim.claim)]
     assert app.consume("birdnet", until_empty=True).completed == 1
 
@@ -302,7 +302,7 @@ def test_a_rescue_takes_back_what_it_can_and_the_rest_when_it_is_let(
     desk.add(1, 2, 3)
     desk.declare(nothing)
     store = store_of(app, "desk")
-    store.exchange(register(app.store, "first", now=START), want=Want(count=3), now=START)
+    store.exchange(register(app.store, "first", now=START), request=ClaimRequest(count=3), now=START)
     desk.refuse("OLD.id = 2")
     second = register(app.store, "second", now=LATER)
     done = store.rescue(second, careful_age=10.0, now=LATER)
@@ -322,7 +322,7 @@ def test_a_worker_that_ends_gives_back_what_can_be_given_back(lab: Lab, app: Row
     desk.add(1, 2, 3)
     desk.declare(nothing)
     store, who = store_of(app, "desk"), register(app.store)
-    store.exchange(who, want=Want(count=3))
+    store.exchange(who, request=ClaimRequest(count=3))
     desk.refuse("NEW.status = 'pending' AND OLD.id = 2")
     store.retire(who)
     assert desk.rows() == {

@@ -8,7 +8,7 @@ import pytest
 
 from rowlock import Retry, Rowlock
 from rowlock.consumers.store import ConsumerStore
-from rowlock.job import Claim, Ending, Want
+from rowlock.job import Claim, ClaimRequest, Ending
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -26,7 +26,7 @@ def app(lab: Lab) -> Rowlock:
 
 
 def taken(store: ConsumerStore, worker: str, now: float, *quick: str) -> list[Claim]:
-    return store.exchange(worker, want=Want(count=2, quick=quick), now=now).claims
+    return store.exchange(worker, request=ClaimRequest(count=2, quick=quick), now=now).claims
 
 
 def test_rows_of_a_worker_that_somebody_else_declared_dead_are_seen_to_at_once(app: Rowlock) -> None:
@@ -40,7 +40,7 @@ def test_rows_of_a_worker_that_somebody_else_declared_dead_are_seen_to_at_once(a
 
 
 def test_a_rescuer_that_was_frozen_itself_says_so(app: Rowlock) -> None:
-    """Its upkeep looks again after its next beat, and not all the time until then."""
+    """Its maintenance looks again after its next beat, and not all the time until then."""
     store = store_of(app, "birdnet")
     taken(store, register(app.store, "first", now=START), START)
     store.underlying.retire("first", now=START)  # and the rows that it held are found by the next look
@@ -56,14 +56,17 @@ def test_rows_that_waited_in_a_dead_worker_are_spared_once(app: Rowlock) -> None
     second = register(app.store, "second", now=LATER)
     assert store.rescue(second, careful_age=10.0, now=LATER).requeued == 2
     again = [claim for _ in range(2) for claim in taken(store, second, LATER, "birdnet")]
-    assert [(claim.unique_key, claim.failures, claim.alone) for claim in again] == [("1", 0, 1), ("2", 0, 1)]
+    assert [(claim.unique_key, claim.failures, claim.isolate) for claim in again] == [
+        ("1", 0, 1),
+        ("2", 0, 1),
+    ]
     assert [claim.again for claim in (*first, *again)] == [False, False, True, True]
     assert store.exchange("first", [one.ended(Ending.COMPLETED) for one in first], now=LATER).lost != []
     last = LATER + 1000.0
     third = register(app.store, "third", now=last)
     store.rescue(third, careful_age=10.0, now=last)
     (charged,) = taken(store, third, last, "birdnet")
-    assert charged.failures == 2 and charged.alone > 0
+    assert charged.failures == 2 and charged.isolate > 0
 
 
 def test_a_row_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_as_any(lab: Lab) -> None:

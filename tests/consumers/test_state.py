@@ -14,7 +14,7 @@ import pytest
 from rowlock import Fail, JobContext, Outcome, Retry, RetryLater, Rowlock, resident
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.row import Row
-from rowlock.job import Want
+from rowlock.job import ClaimRequest
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
 from tests.stores.steps import worker as register
@@ -354,7 +354,7 @@ def test_claim_numbers_never_come_again(lab: Lab) -> None:
     worker = register(app.store, "w")
     seen = []
     for _ in range(3):
-        (claim,) = store.exchange(worker, want=Want(count=5)).claims
+        (claim,) = store.exchange(worker, request=ClaimRequest(count=5)).claims
         seen.append(claim.claim)
         store.exchange(worker, [released(claim)])
     assert seen == sorted(set(seen))
@@ -390,7 +390,7 @@ def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None
 
     start = time.time()
     first = register(app.store, "first", now=start)
-    claims = store.exchange(first, want=Want(count=1), now=start).claims
+    claims = store.exchange(first, request=ClaimRequest(count=1), now=start).claims
     later = start + 1000.0
     second = register(app.store, "second", now=later)
     rescue = store.rescue(second, careful_age=10.0, now=later)
@@ -399,9 +399,9 @@ def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None
     assert store.exchange(first, [completed(claims[0])], now=later).lost != []
     assert lab.marks("birdnet") == {1: None, 2: None}
     # It is charged, comes back first, and alone.
-    (again,) = store.exchange(second, want=Want(count=5), now=later).claims
+    (again,) = store.exchange(second, request=ClaimRequest(count=5), now=later).claims
     assert (again.unique_key, again.failures, again.claim > claims[0].claim) == ("1", 1, True)
-    assert again.alone > 0
+    assert again.isolate > 0
     # A second death uses its budget up.
     last = later + 1000.0
     third = register(app.store, "third", now=last)
@@ -453,7 +453,7 @@ def test_a_worker_buried_by_somebody_else_is_rescued_all_the_same(lab: Lab) -> N
     store = store_of(app, "birdnet")
     start = time.time()
     first = register(app.store, "first", now=start)
-    store.exchange(first, want=Want(count=1), now=start)
+    store.exchange(first, request=ClaimRequest(count=1), now=start)
     later = start + 1000.0
     other = register(app.store, "a worker of jobs", now=later)
     assert app.store.rescue(other, careful_age=10.0, now=later).workers == ["first"]
@@ -466,7 +466,7 @@ def test_a_worker_that_retires_gives_its_rows_back_free_of_charge(lab: Lab) -> N
     consumer(app, lab)(lambda_consumer())
     store = store_of(app, "birdnet")
     worker = register(app.store, "w")
-    assert len(store.exchange(worker, want=Want(count=2)).claims) == 2
+    assert len(store.exchange(worker, request=ClaimRequest(count=2)).claims) == 2
     store.retire(worker)
     assert lab.claims() == []
 
@@ -481,7 +481,7 @@ def test_rows_of_a_worker_that_retires_wake_all_who_sleep(lab: Lab) -> None:
 
     leaving = register(app.store, "leaving")
     store = store_of(app, "birdnet")
-    assert len(store.exchange(leaving, want=Want(count=2)).claims) == 2
+    assert len(store.exchange(leaving, request=ClaimRequest(count=2)).claims) == 2
     chosen: dict[str, Any] = {"poll_interval": 60.0, "concurrency": 1}
     with (
         app.consuming("birdnet", **chosen).background() as one,
@@ -503,7 +503,7 @@ def test_two_workers_never_get_the_same_row(lab: Lab) -> None:
 
     def work(number: int) -> None:
         try:
-            while claims := stores[number].exchange(workers[number], want=Want(count=7)).claims:
+            while claims := stores[number].exchange(workers[number], request=ClaimRequest(count=7)).claims:
                 taken.extend(str(claim.unique_key) for claim in claims)
         except BaseException as error:
             failures.append(error)

@@ -10,7 +10,7 @@ import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
 from rowlock.consumers.row import Row
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
 from tests.stores.steps import worker as register
@@ -155,13 +155,13 @@ def test_a_dead_workers_row_is_due_again_and_fenced(lab: Lab, shop: Shop) -> Non
     store = store_of(app, "video")
     start = time.time()
     first = register(app.store, "first", now=start)
-    (claim,) = store.exchange(first, want=Want(count=5), now=start).claims
+    (claim,) = store.exchange(first, request=ClaimRequest(count=5), now=start).claims
     assert shop.get() == {"a": "working", "theirs": "working"}
     later = start + 1000.0
     second = register(app.store, "second", now=later)
     assert store.rescue(second, careful_age=10.0, now=later).requeued == 1
     assert shop.get() == {"a": "pending", "theirs": "working"}
-    store.exchange(second, want=Want(count=5), now=later)
+    store.exchange(second, request=ClaimRequest(count=5), now=later)
     assert len(store.exchange(first, [claim.ended(Ending.COMPLETED)], now=later).lost) == 1
     assert shop.get()["a"] == "working"
     last = later + 1000.0

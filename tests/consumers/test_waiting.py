@@ -8,8 +8,8 @@ import pytest
 
 from rowlock import Status
 from rowlock.consumers.row import Row
-from rowlock.job import Ending, Want
-from rowlock.polling.poller import Poller
+from rowlock.job import ClaimRequest, Ending
+from rowlock.worker.poller import Poller
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
 from tests.stores.steps import worker as register
@@ -73,8 +73,8 @@ def test_a_row_before_the_last_one_taken_is_taken_at_once_by_an_idle_consumer(la
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
     store, worker = store_of(app, "birdnet"), register(app.store)
-    (claim,) = store.exchange(worker, want=Want(count=1)).claims
+    (claim,) = store.exchange(worker, request=ClaimRequest(count=1)).claims
     store.exchange(worker, [claim.ended(Ending.COMPLETED)])
-    assert store.exchange(worker, want=Want(count=1)).claims == []
+    assert store.exchange(worker, request=ClaimRequest(count=1)).claims == []
     lab.fill(1, 1)
-    assert [one.row for one in store.exchange(worker, want=Want(count=1)).claims] == ["1"]
+    assert [one.row for one in store.exchange(worker, request=ClaimRequest(count=1)).claims] == ["1"]

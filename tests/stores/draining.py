@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from tests.stores.steps import outcome, take, worker
@@ -23,7 +23,7 @@ def drain(store: Store, name: str, strategy: str) -> list[int]:
         done += [claim.id for claim in claims]
         outcomes = [outcome(claim, Ending.COMPLETED, result="1") for claim in claims]
 
-        got = store.exchange(who, outcomes, Want(count=3, strategy=strategy))
+        got = store.exchange(who, outcomes, ClaimRequest(count=3, strategy=strategy))
         assert got.lost == []
         claims = got.claims
     return done

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rowlock.job import EVERY_TASK, Claim, Ending, Job, NewJob, Outcome, Want
+from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending, Job, NewJob, Outcome
 from rowlock.stores.base import Registration, Store
-from rowlock.stores.queries import qualified
+from rowlock.stores.sql.statements import qualified
 
 _TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues", "consumer_claims")
 
@@ -44,7 +44,7 @@ def worker(
 
 
 def take(store: Store, who: str, count: int = 1, now: float | None = None, **want: Any) -> list[Claim]:
-    return store.exchange(who, want=Want(count=count, **want), now=now).claims
+    return store.exchange(who, request=ClaimRequest(count=count, **want), now=now).claims
 
 
 def outcome(claim: Claim, ending: Ending, **fields: Any) -> Outcome:

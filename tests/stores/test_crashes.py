@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rowlock.errors import WorkerGone, WrongState
-from rowlock.job import Claim, Ending, Exchange, Job, Outcome, Want
-from rowlock.stores.finishing import _AFTER
+from rowlock.job import Claim, ClaimRequest, Ending, ExchangeResult, Job, Outcome
+from rowlock.stores.sql.finishing import _AFTER
 from tests.stores.interleaving import meanwhile
 from tests.stores.modelling import (
     FINAL,
@@ -63,7 +63,7 @@ HOWS = st.builds(how, st.sampled_from(["smooth"] * 5 + ["unheard", "cut"]), st.i
 
 
 @dataclass
-class Hand:
+class Runs:
     """A worker process: what it knows, which is less than what the store does after an answer was lost."""
 
     name: str
@@ -101,10 +101,10 @@ class CrashModel(RuleBasedStateMachine):
         self.hands = [self.hire() for _ in range(WORKERS)]
         self.enqueue(4, None, 3)
 
-    def hire(self) -> Hand:
+    def hire(self) -> Runs:
         name = worker(self.store, f"w{next(self.numbers)}", LEASE, now=self.now)
         self.beats[name] = self.now
-        return Hand(name)
+        return Runs(name)
 
     # -- crashes ---------------------------------------------------------------------------------
 
@@ -126,14 +126,14 @@ class CrashModel(RuleBasedStateMachine):
             return False, None
         return True, answer if how.answered else None
 
-    def after_silence(self, hand: Hand, how: How) -> None:
+    def after_silence(self, hand: Runs, how: How) -> None:
         """What a worker is left with that did not hear the answer."""
         if how.dies:
             self.die(hand)
         else:
             hand.unsure = True
 
-    def die(self, hand: Hand) -> None:
+    def die(self, hand: Runs) -> None:
         hand.alive = False
         self.stale += hand.claims.values()
         hand.claims, hand.owed, hand.unsure = {}, [], False
@@ -142,7 +142,7 @@ class CrashModel(RuleBasedStateMachine):
     def crash(self, which: int) -> None:
         self.die(self.hands[which])
 
-    def process(self, which: int) -> Hand:
+    def process(self, which: int) -> Runs:
         """The worker in this place; one that is gone has been started again, under a new name."""
         if not self.hands[which].alive:
             self.hands[which] = self.hire()
@@ -214,7 +214,7 @@ class CrashModel(RuleBasedStateMachine):
         hand = self.process(which)
         for key, ending in zip(list(hand.claims), endings, strict=False):
             hand.owed.append(self.ended(hand.claims.pop(key), ending))
-        want = Want(count=count, strategy=strategy) if count else None
+        want = ClaimRequest(count=count, strategy=strategy) if count else None
         holding = [one for one in hand.owed if self.jobs[one.id].holds(one.claim)]
         written = [one for one in hand.owed if self.is_written(one)]
         try:
@@ -255,7 +255,7 @@ class CrashModel(RuleBasedStateMachine):
         expected.ended(one.ending, one.charge, due=self.now + DELAY)
         self.accepted[one.id, one.claim] += 1
 
-    def take_in(self, hand: Hand, got: Exchange, count: int) -> None:
+    def take_in(self, hand: Runs, got: ExchangeResult, count: int) -> None:
         queued = [id for id, one in self.jobs.items() if one.state == "queued"]
         assert len(got.claims) <= count
         assert bool(got.claims) == bool(queued and count and hand.name in self.beats)
@@ -266,7 +266,7 @@ class CrashModel(RuleBasedStateMachine):
             assert claim.claim == expected.claim
             hand.claims[claim.id, claim.claim] = claim
 
-    def see_what_was_written(self, hand: Hand, holding: list[Outcome], done: bool) -> None:
+    def see_what_was_written(self, hand: Runs, holding: list[Outcome], done: bool) -> None:
         """The answer was lost: outcomes are written all or none, and claims may have been made unheard."""
         written = {self.changed(one) for one in holding}
         assert len(written) < 2 and (not done or False not in written)
@@ -290,13 +290,13 @@ class CrashModel(RuleBasedStateMachine):
         hand = self.process(which)
         known = {*hand.claims, *((one.id, one.claim) for one in hand.owed)}
         held = [(id, claim) for id, claim, _ in self.store.held(hand.name)]
-        strays = [
+        lost_claims = [
             Outcome(id=id, claim=claim, ending=Ending.RELEASED)
             for id, claim in held
             if (id, claim) not in known
         ]
-        assert self.store.exchange(hand.name, strays, now=self.now).lost == []
-        for one in strays:
+        assert self.store.exchange(hand.name, lost_claims, now=self.now).lost == []
+        for one in lost_claims:
             self.apply(one)
 
     @rule(

@@ -15,10 +15,10 @@ import aiosqlite
 import pytest
 
 from rowlock import JobContext, Rowlock, StoreBusy
-from rowlock.running import worker as worker_module
-from rowlock.running.trouble import Trouble
 from rowlock.stores.sqlite import holders
 from rowlock.stores.sqlite.holders import OpenTransaction, open_transaction
+from rowlock.worker import worker as worker_module
+from rowlock.worker.store_backoff import StoreBackoff
 from tests.eventually import eventually
 
 OWN = r"this program itself has a transaction open on it.*task\.using\(session\)"
@@ -169,9 +169,9 @@ def test_only_a_transaction_that_stands_still_counts_as_held() -> None:
         error.own_transaction = OpenTransaction(*transaction) if transaction else None
         return error
 
-    trouble = Trouble()
-    assert trouble.held_for(busy(7, 1, True), now=3.0) == 0.0
-    assert trouble.held_for(busy(7, 1, True), now=5.0) == 2.0
-    assert trouble.held_for(busy(7, 2, True), now=9.0) == 0.0  # it has written
-    assert trouble.held_for(busy(), now=11.0) == 0.0
-    assert trouble.held_for(busy(), now=13.0) == 0.0
+    store_backoff = StoreBackoff()
+    assert store_backoff.held_for(busy(7, 1, True), now=3.0) == 0.0
+    assert store_backoff.held_for(busy(7, 1, True), now=5.0) == 2.0
+    assert store_backoff.held_for(busy(7, 2, True), now=9.0) == 0.0  # it has written
+    assert store_backoff.held_for(busy(), now=11.0) == 0.0
+    assert store_backoff.held_for(busy(), now=13.0) == 0.0

@@ -16,14 +16,14 @@ import pytest
 
 from rowlock import JobContext, Poller, Rowlock
 from rowlock.errors import OutcomeUnknown
-from rowlock.job import Ending, LogLine, Progress, Report, Want
+from rowlock.job import ClaimRequest, Ending, LogLine, Progress, Report
 from rowlock.retry import put_off
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
-from rowlock.stores.borrowed import borrow
-from rowlock.stores.inserting import insert
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
+from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.user_connection import borrow
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -118,7 +118,7 @@ def test_an_exchange_whose_answer_is_lost_is_said_to_be_unknown(
     done = outcome(claim, Ending.COMPLETED, result="1")
     proxy.drop_reply_to("facts AS MATERIALIZED")
     with pytest.raises(OutcomeUnknown):
-        shaky.exchange(who, [done], Want(count=1))
+        shaky.exchange(who, [done], ClaimRequest(count=1))
     # Given again, the outcome is known to be written; the claim that came with the answer is still held.
     assert shaky.exchange(who, [done], again=True).lost == []
     assert shaky.exchange(who, [done]).lost == [done]
@@ -210,7 +210,7 @@ def test_a_claim_that_was_committed_while_its_worker_was_declared_dead_is_rescue
     with (
         store._write() as tx
     ):  # as if the rescuer had looked for its claims just before this one was committed
-        tx.run("bury_worker", worker=dead)
+        tx.run("declare_worker_dead", worker=dead)
     assert store.rescue(alive, careful_age=10.0).requeued == 1
     assert state(store, id) == "queued"
     assert store.rescue(alive, careful_age=10.0).workers == []
@@ -221,9 +221,9 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
     add(store, 2)
     (claim,) = take(store, one)
     with store._write() as tx:
-        tx.run("bury_worker", worker=one)
+        tx.run("declare_worker_dead", worker=one)
         tx.rows("held_by", worker=one)
-        tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, alone=1)
+        tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, isolate=1)
         assert store.beat(other, "FIFO")
         assert len(take(store, other)) == 1
 
@@ -381,18 +381,18 @@ def test_a_word_that_was_rolled_back_can_be_said_again(store: PostgresStore, ear
     store.fall_asleep(ears[0].who)
     schema = store.address.schema
     with psycopg.connect(store.address.conninfo) as connection:
-        lent = borrow(connection)
+        user = borrow(connection)
         connection.execute("SAVEPOINT before")
-        store.insert_on(lent, [new(), new()])
+        store.insert_on(user, [new(), new()])
         connection.execute("ROLLBACK TO before")
-        store.insert_on(lent, [new()])
-        store.insert_on(lent, [new(queue="mail")])
+        store.insert_on(user, [new()])
+        store.insert_on(user, [new(queue="mail")])
         connection.commit()
         assert ears[0].heard() == 1
-        store.insert_on(lent, [new()])
+        store.insert_on(user, [new()])
         connection.rollback()
         assert ears[0].heard() == 0
-        store.insert_on(lent, [new()])
+        store.insert_on(user, [new()])
         connection.commit()
         assert ears[0].heard() == 1
         assert connection.execute(f"SELECT count(*) FROM {schema}.rowlock_jobs").fetchone() == (3,)

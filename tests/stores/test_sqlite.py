@@ -164,14 +164,14 @@ def test_the_depth_is_read_from_the_ready_index_alone(
         ("held_by", "rowlock_jobs_held"),
         ("held", "rowlock_jobs_held"),
         ("unique_holder", "rowlock_jobs_unique"),
-        ("alone_waiting", "rowlock_jobs_alone"),
+        ("isolated_waiting", "rowlock_jobs_isolated"),
         ("find_running", "rowlock_jobs_held"),
         ("find_bad", "rowlock_jobs_bad"),
         ("history", "rowlock_history_job"),
         ("logs", "rowlock_logs_job"),
     ],
 )
-def test_upkeep_and_reads_use_their_index(
+def test_maintenance_and_reads_use_their_index(
     backlog: SqliteStore, other: sqlite3.Connection, name: str, index: str
 ) -> None:
     steps = plan(other, name)
@@ -222,7 +222,7 @@ def test_short_lived_writers_cut_a_large_wal(
     assert os.stat(f"{path}-wal").st_size <= 16 * 1024 * 1024 + 65536
 
 
-def test_upkeep_makes_a_checkpoint_when_others_only_write(
+def test_maintenance_makes_a_checkpoint_when_others_only_write(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(40):
@@ -685,7 +685,7 @@ def test_a_finished_job_does_not_slow_a_claim(store: SqliteStore, other: sqlite3
     add(store, 50)
     small = steps_of_one_claim()
     store.insert([new(priority=level % 3) for level in range(5000)])
-    for claim in take(store, who, 2500, strategy="PRIORITY", alone=False):
+    for claim in take(store, who, 2500, strategy="PRIORITY", isolate=False):
         end(store, claim)
     assert steps_of_one_claim() < small * 4
 

@@ -15,8 +15,8 @@ import typer
 
 from rowlock import RowlockError, __version__
 from rowlock.cli import target
+from rowlock.cli.commands import CommandsOfModules
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain, told
-from rowlock.cli.loading import CommandsOfModules
 
 cli = typer.Typer(
     name="rowlock",

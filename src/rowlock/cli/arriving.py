@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rowlock.errors import TRANSIENT
-from rowlock.running.signals import told_by_signals
-from rowlock.running.worker import Worker
+from rowlock.worker.signals import told_by_signals
+from rowlock.worker.worker import Worker
 
 log = logging.getLogger("rowlock.cli")
 

@@ -1,6 +1,6 @@
 """`rowlock consume` and `rowlock consumers`: a user's own table as the queue, from the command line.
 
-The work is `rowlock.running`'s, what is shown `rowlock.consumers`'.
+The work is `rowlock.worker`'s, what is shown `rowlock.consumers`'.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 from datetime import datetime, timezone
 
 from rowlock.cli.show import visible
-from rowlock.running.context import JobLogFilter
+from rowlock.execution.context import JobLogFilter
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FORMATS = ("text", "json")

@@ -1,6 +1,6 @@
 """`rowlock worker`: runs an app's jobs in the foreground until it is told to stop.
 
-Sets up the log and says who works; the work itself is `rowlock.running`'s.
+Sets up the log and says who works; the work itself is `rowlock.worker`'s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rowlock.cli.working import (
 )
 
 if TYPE_CHECKING:
-    from rowlock.running.worker import Worker
+    from rowlock.worker.worker import Worker
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")

@@ -20,7 +20,7 @@ from rowlock.job import WorkerRecord
 commands = typer.Typer()
 
 _WIDE = 120  # columns from which host, process and version have room beside the worker's id
-_PATIENCE = 10.0  # seconds that a worker may take to say where its runs stand
+_ANSWER_TIMEOUT_SECONDS = 10.0  # seconds that a worker may take to say where its runs stand
 _LOOK_EVERY = 0.2
 
 
@@ -101,15 +101,15 @@ def _stacks_of(app: Rowlock, id: str) -> str:
         return "nothing runs"
     question = os.urandom(4).hex()
     app.store.tell(id, {"stacks_asked": question})
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _ANSWER_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         info = app.store.info(id)
         if info.get("stacks_answered") == question:
             return str(info["stacks"])
         time.sleep(_LOOK_EVERY)
     raise CommandFailed(
-        f"worker {id} did not answer within {_PATIENCE:g} s: something may hold its interpreter; "
-        f"if you can reach process {worker.pid} on {worker.host}, py-spy shows where it stands"
+        f"worker {id} did not answer within {_ANSWER_TIMEOUT_SECONDS:g} s: something may hold its "
+        f"interpreter; if you can reach process {worker.pid} on {worker.host}, py-spy shows where it stands"
     )
 
 

@@ -15,9 +15,9 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.row import to_text
 from rowlock.consumers.table import Table
 from rowlock.errors import WorkerGone
-from rowlock.job import Claim, Want
-from rowlock.stores.claiming import LONGEST_ALONE
-from rowlock.stores.session import Session
+from rowlock.job import Claim, ClaimRequest
+from rowlock.stores.sql.claiming import LONGEST_ISOLATION
+from rowlock.stores.sql.session import Session
 
 _SWEEP_EVERY = 1.0  # seconds; in between a worker looks only at what lies beyond the last row it took
 _MOST_ROWS = 2_000  # in one exchange
@@ -37,12 +37,12 @@ class Claiming:
         """Look from the first row on next time: one that lies before the last one taken has come back."""
         self._mark = None
 
-    def take_after_a_look(self, tx: Session, worker: str, want: Want, writes: bool) -> list[Claim]:
+    def take_after_a_look(self, tx: Session, worker: str, request: ClaimRequest, writes: bool) -> list[Claim]:
         """The same if something is not as usual: the worker, the consumer, or rows to be tried again."""
         alive, paused, returned = self.facts(tx, worker)
         if not alive and not writes:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-        return self.take(tx, worker, want, returned) if alive and not paused else []
+        return self.take(tx, worker, request, returned) if alive and not paused else []
 
     def facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
         """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
@@ -50,9 +50,11 @@ class Claiming:
         alive, paused, returned, *_ = tx.row("consumer_facts", **values)
         return alive, paused, returned
 
-    def take(self, tx: Session, worker: str, want: Want, returned: bool | None = None) -> list[Claim]:
+    def take(
+        self, tx: Session, worker: str, request: ClaimRequest, returned: bool | None = None
+    ) -> list[Claim]:
         """Rows for this worker; those to be tried again first, if there are any, which None leaves open."""
-        taken, fresh = self._pick(tx, worker, want, returned)
+        taken, fresh = self._pick(tx, worker, request, returned)
         if not (taken or fresh):
             return []
         ids = _json([*taken, *(row[0] for row in fresh)])
@@ -63,12 +65,14 @@ class Claiming:
 
     # The same in steps, each in a transaction of its own, for rows of which one may refuse to be taken.
 
-    def pick_after_a_look(self, tx: Session, worker: str, want: Want) -> tuple[list[int], set[int]]:
+    def pick_after_a_look(
+        self, tx: Session, worker: str, request: ClaimRequest
+    ) -> tuple[list[int], set[int]]:
         """Claims of which nothing shows in the user's rows yet, and which of them are tried again."""
         alive, paused, returned = self.facts(tx, worker)
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-        taken, fresh = ([], []) if paused else self._pick(tx, worker, want, returned)
+        taken, fresh = ([], []) if paused else self._pick(tx, worker, request, returned)
         return [*taken, *(row[0] for row in fresh)], set(taken)
 
     def show(self, tx: Session, worker: str, claim: int) -> bool:
@@ -84,27 +88,27 @@ class Claiming:
         return self._claims(tx, worker, rows, again) if rows else []
 
     def _pick(
-        self, tx: Session, worker: str, want: Want, returned: bool | None
+        self, tx: Session, worker: str, request: ClaimRequest, returned: bool | None
     ) -> tuple[list[int], list[Any]]:
         """The numbers of claims that are tried again, and new claims, on some stores with their rows."""
         taken: list[int] = []
         fresh: list[Any] = []
-        count = min(want.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
-        if returned and want.alone:  # its last worker died under it: it gets no neighbours to take along
-            taken = self._retake(tx, worker, 1, (1, LONGEST_ALONE))
+        count = min(request.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
+        if returned and request.isolate:  # its last worker died under it: it gets no neighbours to take along
+            taken = self._retake(tx, worker, 1, (1, LONGEST_ISOLATION))
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                waits = self._consumer.name in want.quick and self._consumer.retry.max_attempts > 1
+                waits = self._consumer.name in request.quick and self._consumer.retry.max_attempts > 1
                 asked = returned is not None
                 fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
         return taken, fresh
 
-    def _retake(self, tx: Session, worker: str, count: int, alone: tuple[int, int]) -> list[int]:
+    def _retake(self, tx: Session, worker: str, count: int, isolate: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""
         values = {"consumer": self._consumer.name, "count": count}
         taken = []
-        for (claim,) in tx.rows("pick_returned", alone_least=alone[0], alone_most=alone[1], **values):
+        for (claim,) in tx.rows("pick_returned", isolate_least=isolate[0], isolate_most=isolate[1], **values):
             if "draw_claim" in self._table().statements:
                 tx.run("draw_claim")
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
@@ -133,18 +137,18 @@ class Claiming:
         rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
         order, key = rows[-1][5], rows[-1][1]
         self._mark = None if order is None else (order, key)
-        lots = _lots(rows, self._consumer.batch or 1)
-        several = [lot for lot in lots if len(lot) > 1]
+        batches = _lots(rows, self._consumer.batch or 1)
+        several = [batch for batch in batches if len(batch) > 1]
         tx.each(
-            "name_lot",
-            [{"claim_number": lot[0][0], "ids": _json([row[0] for row in lot])} for lot in several],
+            "name_batch",
+            [{"claim_number": batch[0][0], "ids": _json([row[0] for row in batch])} for batch in several],
         )
-        return [self._claim(worker, lot, any(row[0] in again for row in lot)) for lot in lots]
+        return [self._claim(worker, batch, any(row[0] in again for row in batch)) for batch in batches]
 
-    def _claim(self, worker: str, lot: list[Any], again: bool) -> Claim:
+    def _claim(self, worker: str, batch: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
-        claim, key, failures, alone, claimed_at, *_ = lot[0]
-        values = [self._table().loaded(tuple(row[6:])) for row in lot]
+        claim, key, failures, isolate, claimed_at, *_ = batch[0]
+        values = [self._table().loaded(tuple(row[6:])) for row in batch]
         return Claim(
             id=claim,
             claim=claim,
@@ -159,21 +163,27 @@ class Claiming:
             taken=claimed_at,
             claimed_by=worker,
             unique_key=key_text(key),
-            alone=alone,
+            isolate=isolate,
             again=again,
-            row=key_text(key) + (f" and {len(lot) - 1} more" if len(lot) > 1 else ""),
+            row=key_text(key) + (f" and {len(batch) - 1} more" if len(batch) > 1 else ""),
         )
 
 
 def _lots(rows: list[Any], most: int) -> list[list[Any]]:
     """Rows that are worked on together: as often tried as each other, so that one budget is meant for all."""
-    lots: list[list[Any]] = []
+    batches: list[list[Any]] = []
     for row in sorted(rows, key=lambda row: (row[2], row[0])) if most > 1 else rows:
-        if lots and len(lots[-1]) < most and lots[-1][0][2] == row[2] and not row[3] and not lots[-1][0][3]:
-            lots[-1].append(row)
+        if (
+            batches
+            and len(batches[-1]) < most
+            and batches[-1][0][2] == row[2]
+            and not row[3]
+            and not batches[-1][0][3]
+        ):
+            batches[-1].append(row)
         else:
-            lots.append([row])
-    return lots
+            batches.append([row])
+    return batches
 
 
 def key_text(key: Any) -> str:

@@ -15,7 +15,7 @@ from rowlock.consumers.table import Table
 from rowlock.errors import RowlockError
 from rowlock.insights.consuming import ConsumerRecord
 from rowlock.insights.finding import Finding
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql.store import SqlStore
 
 _RATE_MINUTES = 5
 _FIRST_TIME = 1e9  # smaller numbers are no Unix seconds, but something else that rows are ordered by

@@ -16,7 +16,7 @@ from rowlock.consumers.claiming import key_text
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
-from rowlock.stores.session import Session
+from rowlock.stores.sql.session import Session
 
 log = logging.getLogger("rowlock.consumer")
 
@@ -36,13 +36,13 @@ class Settling:
         tx: Session,
         worker: str,
         outcomes: Sequence[Outcome],
-        alone: Mapping[int, int] | None = None,
+        isolate: Mapping[int, int] | None = None,
     ) -> list[Outcome]:
         """Write the outcomes, each of one claim; returns those whose claims were lost."""
         lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
         passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
         lost = self._end(tx, worker, lasting) if lasting else []
-        return [*lost, *self._give_back(tx, worker, passing, alone or {})] if passing else lost
+        return [*lost, *self._give_back(tx, worker, passing, isolate or {})] if passing else lost
 
     def settle_runs(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
@@ -61,8 +61,8 @@ class Settling:
         members: dict[int, list[Member]] = {}
         keys: dict[int, str] = {}
         ids = _json([outcome.claim for outcome in outcomes])
-        for lot, claim, failures, key in tx.rows("members", ids=ids, worker=worker):
-            members.setdefault(lot, []).append((claim, failures))
+        for batch, claim, failures, key in tx.rows("members", ids=ids, worker=worker):
+            members.setdefault(batch, []).append((claim, failures))
             keys[claim] = key_text(key)
         return [
             [one]
@@ -114,7 +114,7 @@ class Settling:
         return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
     def _give_back(
-        self, tx: Session, worker: str, outcomes: list[Outcome], alone: Mapping[int, int]
+        self, tx: Session, worker: str, outcomes: list[Outcome], isolate: Mapping[int, int]
     ) -> list[Outcome]:
         """Retries wait for their time; what was never tried is forgotten, and has its old place again."""
         form = self._consumer.form
@@ -138,7 +138,7 @@ class Settling:
                     "delay": one.delay or 0.0,
                     "charge": one.charge,
                     "event": str(one.ending),
-                    "alone": alone.get(one.claim, 0),
+                    "isolate": isolate.get(one.claim, 0),
                     "error": one.error,
                     "error_kind": one.error_kind,
                 }

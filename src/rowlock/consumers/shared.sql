@@ -23,7 +23,7 @@ CASE WHEN :charge = 1 THEN {now} END
 -- fragment: returned
 SELECT its_claim FROM (
     SELECT claim AS its_claim, row_key AS its_row_key, run_at AS its_run_at FROM rowlock_consumer_claims
-    WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND alone BETWEEN :alone_least AND :alone_most) waiting
+    WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND isolate BETWEEN :isolate_least AND :isolate_most) waiting
 JOIN «table» ON «t».«key» = {its_key}
 WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
 
@@ -44,13 +44,13 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 
 -- name: retake
 UPDATE rowlock_consumer_claims
-SET claim = {fresh_number}, lot = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET claim = {fresh_number}, batch_id = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now},
     error_kind = nullif(error_kind, 'refused')
 WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
 -- fragment: claim_with_row
-SELECT c.claim, c.row_key, c.failures, c.alone, c.claimed_at, {order_as_text}, «columns»
+SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {order_as_text}, «columns»
 
 -- name: taken
 {claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
@@ -79,7 +79,7 @@ WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}
 
 -- name: progress_of_row
 UPDATE «table» SET {progress}
-WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL)
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by IS NOT NULL)
   AND {markable}
 
 -- Rows that somebody else left running, and rows that nobody began in time; what has a claim is our own affair.
@@ -96,29 +96,29 @@ UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
 
 -- name: return_claim
 UPDATE rowlock_consumer_claims
-SET lot = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
-    alone = CASE WHEN :event = 'released' AND :alone = 0 THEN alone ELSE :alone END, error = coalesce(:error, error),
+SET batch_id = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
+    isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 
 -- What was never tried is forgotten: the row has its old place again.
 -- name: forget_claim
-DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND alone = 0
+DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0
 
 -- name: report_row
 UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
-WHERE (claim = :claim_number OR lot = :claim_number) AND claimed_by IS NOT NULL
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by IS NOT NULL
 
 -- A batch is known by the number of its first claim.
--- name: name_lot
-UPDATE rowlock_consumer_claims SET lot = :claim_number WHERE claim IN ({ids})
+-- name: name_batch
+UPDATE rowlock_consumer_claims SET batch_id = :claim_number WHERE claim IN ({ids})
 
 -- name: members
-SELECT coalesce(lot, claim), claim, failures, row_key FROM rowlock_consumer_claims
-WHERE (claim IN ({ids}) OR lot IN ({ids})) AND claimed_by = :worker ORDER BY claim
+SELECT coalesce(batch_id, claim), claim, failures, row_key FROM rowlock_consumer_claims
+WHERE (claim IN ({ids}) OR batch_id IN ({ids})) AND claimed_by = :worker ORDER BY claim
 
--- name: held_lots
-SELECT DISTINCT coalesce(lot, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
+-- name: held_batches
+SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
 
 -- name: rows_of
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
@@ -152,7 +152,7 @@ SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND c
 
 -- name: row_alone_waiting
 SELECT 1 FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND alone > 0 LIMIT 1
+WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND isolate > 0 LIMIT 1
 
 -- Claims that wait for a row which is done, gone or not chosen any more.
 -- name: forget_the_idle

@@ -20,14 +20,14 @@ from rowlock.consumers.forms import StatusForm, percent
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
 from rowlock.errors import DataRefused, Fail
-from rowlock.job import Claim, Ending, Exchange, LogLine, Minute, Outcome, Report, Want
+from rowlock.job import Claim, ClaimRequest, Ending, ExchangeResult, LogLine, Minute, Outcome, Report
 from rowlock.stores.base import Rescue, Retention, Store
-from rowlock.stores.borrowed import Borrowed
-from rowlock.stores.claiming import LONGEST_ALONE
-from rowlock.stores.lending import SqlLending
-from rowlock.stores.refusing import AGAIN_EVERY, REFUSED, Refusing, Written, after_refusal
-from rowlock.stores.session import Session
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql.claiming import LONGEST_ISOLATION
+from rowlock.stores.sql.refusals import AGAIN_EVERY, REFUSED, RefusedOutcomes, Written, after_refusal
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_transaction import SqlUserTransactions
 
 log = logging.getLogger("rowlock.consumer")
 
@@ -37,7 +37,7 @@ _DIED = "worker_died"
 _SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
-class ConsumerStore(Refusing):
+class ConsumerStore(RefusedOutcomes):
     """One consumer's rows, as a store that a worker can claim from."""
 
     def __init__(self, store: Store, consumer: Consumer) -> None:
@@ -95,24 +95,24 @@ class ConsumerStore(Refusing):
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
-        want: Want | None = None,
+        request: ClaimRequest | None = None,
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
         again: bool = False,
-    ) -> Exchange:
+    ) -> ExchangeResult:
         """Hand back outcomes and take rows, in one transaction."""
-        count = want.count if want is not None else 0
+        count = request.count if request is not None else 0
         writes = bool(outcomes or reports or minutes)
         table = self.table  # looked at before the transaction begins
         if not writes and not self._found:
             if not (count and self._anything_due(now)):
-                return Exchange()
+                return ExchangeResult()
             self.claiming.start_over()  # what was seen may lie before the last row that was taken
-        if want and count and not writes and (claims := self._take_at_once(worker, want, now)):
+        if request and count and not writes and (claims := self._take_at_once(worker, request, now)):
             self._found = True
             self._ground.got_up(worker)
-            return Exchange(claims, [], self._consumer.queue)
+            return ExchangeResult(claims, [], self._consumer.queue)
         with self._ground.writing(now) as session:
             tx = session.using(table.statements)
             self._report(tx, reports)
@@ -125,13 +125,15 @@ class ConsumerStore(Refusing):
                 self.claiming.start_over()
                 self._ground.hint(tx, self._consumer.queue)
             claims = []
-            if want is not None and count:
+            if request is not None and count:
                 taking = self.claiming
-                claims = taking.take(tx, worker, want) or taking.take_after_a_look(tx, worker, want, writes)
+                claims = taking.take(tx, worker, request) or taking.take_after_a_look(
+                    tx, worker, request, writes
+                )
                 self._found = bool(claims)
         if claims:
             self._ground.got_up(worker)
-        return Exchange(claims, lost, self._consumer.queue if claims else "")
+        return ExchangeResult(claims, lost, self._consumer.queue if claims else "")
 
     def _anything_due(self, now: float | None) -> bool:
         with self._ground.reading(now) as session:
@@ -141,10 +143,10 @@ class ConsumerStore(Refusing):
             )
 
     def _look_returned(self, tx: Session) -> list[Any]:
-        limits = {"alone_least": 0, "alone_most": LONGEST_ALONE}
+        limits = {"isolate_least": 0, "isolate_most": LONGEST_ISOLATION}
         return tx.rows("look_returned", consumer=self._consumer.name, count=1, **limits)
 
-    def _take_at_once(self, worker: str, want: Want, now: float | None) -> list[Claim]:
+    def _take_at_once(self, worker: str, request: ClaimRequest, now: float | None) -> list[Claim]:
         """The same by one statement that commits by itself, where all is as usual and no other is needed."""
         if self._consumer.form.holds or self._consumer.batch is not None:
             return []
@@ -152,12 +154,12 @@ class ConsumerStore(Refusing):
         if session is None:
             return []
         with session as opened:
-            return self.claiming.take(self._tx(opened), worker, want)
+            return self.claiming.take(self._tx(opened), worker, request)
 
-    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
+    def finish_on(self, user: UserConnection, worker: str, outcome: Outcome, report: Report | None) -> bool:
         """Mark the row and end the claim in the task's own transaction; False: the claim was lost."""
         table = self.table
-        tx = cast("SqlLending", self._ground).session_on(lent).using(table.on(lent.style))
+        tx = cast("SqlUserTransactions", self._ground).session_on(user).using(table.on(user.style))
         settled = Settling(self._consumer, table)
         said = self._said(tx, [] if report is None else [report])
         if settled.settle_runs(tx, worker, [outcome]):
@@ -177,13 +179,13 @@ class ConsumerStore(Refusing):
             apart = self._settling.apart(self._tx(session), worker, outcomes)
         return [each or [whole] for whole, each in zip(outcomes, apart, strict=True)]
 
-    def _claim_apart(self, worker: str, want: Want, now: float | None) -> Exchange | None:
+    def _claim_apart(self, worker: str, request: ClaimRequest, now: float | None) -> ExchangeResult | None:
         """Row by row, if a claim shows in the user's rows: one that refuses it is held, and not run."""
         form, taken, unwritten = self._consumer.form, [], []
         if not form.holds:
             return None
         with self._ground.writing(now) as session:
-            picked, again = self.claiming.pick_after_a_look(self._tx(session), worker, want)
+            picked, again = self.claiming.pick_after_a_look(self._tx(session), worker, request)
         for claim in picked:
             try:
                 with self._ground.writing(now) as session:
@@ -199,7 +201,7 @@ class ConsumerStore(Refusing):
             with self._ground.writing(now) as session:
                 claims = self.claiming.claims_of(self._tx(session), worker, taken, again)
             self._ground.got_up(worker)
-        return Exchange(claims, last_queue=self._consumer.queue if claims else "", unwritten=unwritten)
+        return ExchangeResult(claims, last_queue=self._consumer.queue if claims else "", unwritten=unwritten)
 
     def _note_refused(self, worker: str, outcome: Outcome, said: str, now: float | None) -> bool:
         with self._ground.writing(now) as session:
@@ -249,8 +251,8 @@ class ConsumerStore(Refusing):
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         """The claims of this worker."""
         with self._ground.reading() as session:
-            rows = self._tx(session).rows("held_lots", consumer=self._consumer.name, worker=worker)
-            return [(lot, lot, False) for (lot,) in rows]
+            rows = self._tx(session).rows("held_batches", consumer=self._consumer.name, worker=worker)
+            return [(batch, batch, False) for (batch,) in rows]
 
     def titles(self, held: Sequence[tuple[int, int]]) -> list[str]:
         """How these claims are called in log lines, while they are there."""
@@ -294,7 +296,7 @@ class ConsumerStore(Refusing):
         requeued = failed = 0
         buried: list[str] = []
         for holder, ended, died_by in holders:
-            back, lost = self._bury(holder, ended != "stopped", died_by, now)
+            back, lost = self._rescue_claims(holder, ended != "stopped", died_by, now)
             requeued, failed = requeued + back, failed + lost
             buried += [holder] if back or lost else []
         if requeued:
@@ -311,11 +313,13 @@ class ConsumerStore(Refusing):
         """Workers that are dead and hold claims; with `again` also claims that could not be given back."""
         return tx.rows("dead_holders", consumer=self._consumer.name, again=int(again))
 
-    def _bury(self, holder: str, died: bool, died_by: float | None, now: float | None) -> tuple[int, int]:
+    def _rescue_claims(
+        self, holder: str, died: bool, died_by: float | None, now: float | None
+    ) -> tuple[int, int]:
         """Decide on each claim of a dead worker; started ones are charged, as jobs are."""
         attempts = self._consumer.retry.max_attempts
         outcomes = []
-        alone: dict[int, int] = {}
+        isolate: dict[int, int] = {}
         with self._ground.reading(now) as session:
             rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=holder)
         for row in rows:
@@ -329,15 +333,15 @@ class ConsumerStore(Refusing):
             elif not died:
                 outcomes.append(self._ended(row, Ending.RELEASED))
             elif started_at is None:  # with a delay it is remembered, and counts as started the next time
-                alone[claim] = 1
+                isolate[claim] = 1
                 outcomes.append(self._ended(row, Ending.RELEASED, _SPARED, delay=0.0))
             elif failures + charge >= attempts:
                 error = f"its worker died under it; its budget of {attempts} attempts is used up"
                 outcomes.append(self._ended(row, Ending.FAILED, error=error, charge=charge))
             else:
-                alone[claim] = max(1, min(survived, LONGEST_ALONE))
+                isolate[claim] = max(1, min(survived, LONGEST_ISOLATION))
                 outcomes.append(self._ended(row, Ending.RETRY, _DIED, charge=charge))
-        written = self._settle_apart(holder, outcomes, alone, now)
+        written = self._settle_apart(holder, outcomes, isolate, now)
         gone = {one.claim for one in written.lost} | {claim for _, claim in written.unwritten}
         refused_now = {one.claim for one in written.refused}
         kept = [one for one in outcomes if one.claim not in gone]
@@ -345,13 +349,13 @@ class ConsumerStore(Refusing):
         return len(kept) - failed, failed
 
     def _settle_apart(
-        self, holder: str, outcomes: Sequence[Outcome], alone: Mapping[int, int], now: float | None
+        self, holder: str, outcomes: Sequence[Outcome], isolate: Mapping[int, int], now: float | None
     ) -> Written:
         """Write the outcomes, each of one claim, together or (if one is refused) apart."""
 
         def write(some: Sequence[Outcome]) -> list[Outcome]:
             with self._ground.writing(now) as session:
-                return self._settling.settle(self._tx(session), holder, some, alone)
+                return self._settling.settle(self._tx(session), holder, some, isolate)
 
         return self.write_apart(holder, outcomes, write, now)
 
@@ -369,7 +373,7 @@ class ConsumerStore(Refusing):
         plain = self._ended(row, Ending.RELEASED)
         return after_refusal(plain, said or "", failures, self._consumer.retry.max_attempts)
 
-    # -- upkeep ----------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------
 
     def promote(self, most: int, now: float | None = None) -> int:
         """Nothing to do: a row that is due is taken from where it stands."""
@@ -452,7 +456,7 @@ class ConsumerStore(Refusing):
                 moments.append(due - tx.now)
         return max(0.0, min(moments)) if moments else None
 
-    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+    def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a row that has to be worked on alone waits."""
         with self._ground.reading() as session:
             return self._tx(session).row("row_alone_waiting", consumer=self._consumer.name) is not None

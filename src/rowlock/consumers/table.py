@@ -20,9 +20,9 @@ from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
-from rowlock.stores.queries import Queries
-from rowlock.stores.session import Session
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.store import SqlStore
 
 _PACKAGE = "rowlock.consumers"
 _MARK = re.compile(r"«(\w+)»")
@@ -136,7 +136,7 @@ class Table:
         self.dialect_name: str = store._dialect  # type: ignore[attr-defined]
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
-        self._elsewhere: dict[str, Queries] = {}
+        self._elsewhere: dict[str, Statements] = {}
         self._described = {column.name: column for column in self._look()}
         self._types = {name: column.type for name, column in self._described.items()}
         self.has_index = self.index_reads_clock = False
@@ -294,22 +294,22 @@ class Table:
 
     # -- writing the statements ------------------------------------------------------------------
 
-    def on(self, style: str) -> Queries:
+    def on(self, style: str) -> Statements:
         """The statements for a borrowed connection; written once, for runs hold a lock when they ask."""
         if style not in self._elsewhere:
             self._elsewhere[style] = self._written(style)
         return self._elsewhere[style]
 
-    def _written(self, style: str | None) -> Queries:
+    def _written(self, style: str | None) -> Statements:
         written = self._pieces(style)
         theirs = self._theirs()
         # A percent sign means something to some drivers, wherever it stands.
         percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
         theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
         filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
-        return Queries(filled | {"explain": self._dialect.explain + filled["oldest"]})
+        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
 
-    def _pieces(self, style: str | None) -> Queries:
+    def _pieces(self, style: str | None) -> Statements:
         """The statements in which the user's names are still to be put."""
         consumer = self._consumer
         by_index = (

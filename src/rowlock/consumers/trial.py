@@ -11,7 +11,7 @@ import msgspec
 
 from rowlock.consumers import conditions, names
 from rowlock.errors import TRANSIENT, StoreError
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql.store import SqlStore
 
 Column = tuple[
     str, str, bool, bool

@@ -3,10 +3,10 @@
 Speaks to the store's reading verbs only; front ends add nothing but layout.
 """
 
-from rowlock.insights.checks import doctor
+from rowlock.insights.check import Probe, probe
 from rowlock.insights.consuming import ConsumerRecord, consumers
 from rowlock.insights.counting import Stats, stats
+from rowlock.insights.doctor import doctor
 from rowlock.insights.finding import Finding
-from rowlock.insights.probe import Probe, probe
 
 __all__ = ["ConsumerRecord", "Finding", "Probe", "Stats", "consumers", "doctor", "probe", "stats"]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rowlock.job import (
-    Exchange,
+    ClaimRequest,
+    ExchangeResult,
     HistoryEntry,
     Inserted,
     Job,
@@ -26,7 +27,6 @@ from rowlock.job import (
     Pulse,
     QueueRecord,
     Report,
-    Want,
     WorkerRecord,
 )
 
@@ -66,7 +66,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 if TYPE_CHECKING:
-    from rowlock.stores.borrowed import Borrowed
+    from rowlock.stores.sql.user_connection import UserConnection
 
 Bell = queue.SimpleQueue[None]  # what ends a wait at once; its `put` is safe in a signal handler
 
@@ -80,7 +80,7 @@ class OwnTransaction(Protocol):
         ...
 
     @property
-    def borrowed(self) -> Borrowed:
+    def borrowed(self) -> UserConnection:
         """rowlock's face over it."""
         ...
 
@@ -151,19 +151,19 @@ class Store(Protocol):
         ...
 
     # -- on connections that are not the store's own ---------------------------------------------
-    def insert_on(self, lent: Borrowed, jobs: Sequence[NewJob]) -> list[Inserted]:
+    def insert_on(self, user: UserConnection, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write the jobs in the transaction of a borrowed connection, and commit nothing."""
         ...
 
-    def get_on(self, lent: Borrowed, job: int) -> Job | None:
+    def get_on(self, user: UserConnection, job: int) -> Job | None:
         """One job as that transaction sees it."""
         ...
 
-    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
+    def finish_on(self, user: UserConnection, worker: str, outcome: Outcome, report: Report | None) -> bool:
         """Write a run's last report and its outcome there; False means that the claim was lost."""
         ...
 
-    def commit_on(self, lent: Borrowed) -> None:
+    def commit_on(self, user: UserConnection) -> None:
         """Commit that transaction; if the answer is lost, look up how it ended."""
         ...
 
@@ -176,12 +176,12 @@ class Store(Protocol):
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
-        want: Want | None = None,
+        request: ClaimRequest | None = None,
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
         again: bool = False,
-    ) -> Exchange:
+    ) -> ExchangeResult:
         """Hand back outcomes and take new claims, in one transaction.
 
         `again` says that these outcomes may have been written already: the last call ended in
@@ -231,7 +231,7 @@ class Store(Protocol):
         """What the worker's row says beside its columns; empty if there is no such worker."""
         ...
 
-    # -- upkeep ----------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------
     def promote(self, most: int, now: float | None = None) -> int:
         """Move due scheduled jobs to queued, earliest first; returns how many."""
         ...
@@ -274,7 +274,7 @@ class Store(Protocol):
         """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
         ...
 
-    def alone_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+    def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a job that has to be claimed alone waits in one of these queues; none given: in any.
 
         Those of `unknown` tasks do not count.

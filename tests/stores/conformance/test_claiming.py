@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rowlock.errors import WorkerGone
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.base import Store
 from rowlock.strategies import NAMES
 from tests.stores.steps import add, end, events, job, new, outcome, state, take, worker
@@ -101,7 +101,7 @@ def test_weighted_random_draws_levels_by_their_weights(store: Store) -> None:
     draws: Counter[int] = Counter()
     for _ in range(total // size):
         draws.update(
-            claim.priority for claim in take(store, who, size, strategy="WEIGHTED_RANDOM", alone=False)
+            claim.priority for claim in take(store, who, size, strategy="WEIGHTED_RANDOM", isolate=False)
         )
     assert sum(draws.values()) == total and max(draws.values()) < 1500
     expected = {level: total * weight / sum(weights.values()) for level, weight in weights.items()}
@@ -114,7 +114,7 @@ def test_several_queues_are_taken_in_turn(store: Store) -> None:
     store.insert([new(queue=name) for name in ("a", "b", "c") for _ in range(4)])
     order, after = [], ""
     for _ in range(6):
-        got = store.exchange(who, want=Want(count=1, after=after))
+        got = store.exchange(who, request=ClaimRequest(count=1, after=after))
         order.append(got.claims[0].queue)
         after = got.last_queue
     assert order == ["a", "b", "c", "a", "b", "c"]
@@ -131,7 +131,7 @@ def test_only_the_named_queues_are_served_also_in_turn(store: Store) -> None:
     who = worker(store)
     store.insert([new(queue=name) for name in ("a", "b", "c") for _ in range(2)])
     order, after = [], ""
-    while (got := store.exchange(who, want=Want(count=1, queues=("c", "a"), after=after))).claims:
+    while (got := store.exchange(who, request=ClaimRequest(count=1, queues=("c", "a"), after=after))).claims:
         order.append(got.claims[0].queue)
         after = got.last_queue
     assert order == ["c", "a", "c", "a"]
@@ -206,6 +206,6 @@ def test_an_exchange_writes_outcomes_and_claims_together(store: Store) -> None:
     who = worker(store)
     add(store, 2)
     first = take(store, who, strategy="FIFO")[0]
-    got = store.exchange(who, [outcome(first, Ending.COMPLETED, result="7")], Want(count=5))
+    got = store.exchange(who, [outcome(first, Ending.COMPLETED, result="7")], ClaimRequest(count=5))
     assert job(store, first.id).result == 7
     assert [claim.id for claim in got.claims] == [first.id + 1]

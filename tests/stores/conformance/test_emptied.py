@@ -11,7 +11,7 @@ from rowlock import Rowlock
 from rowlock.cli.database import doctor
 from rowlock.errors import SchemaMismatch
 from rowlock.stores.address import store_for
-from rowlock.stores.queries import qualified
+from rowlock.stores.sql.statements import qualified
 
 SAID = r"rowlock_meta is empty.*\?schema=rowlock"
 

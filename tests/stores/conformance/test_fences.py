@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import JobNotFound, RowlockError, WorkerGone, WrongState
-from rowlock.job import Claim, Ending, LogLine, Outcome, Progress, Report, State, Want
+from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Outcome, Progress, Report, State
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Retention, Store
 from rowlock.strategies import NAMES
@@ -70,7 +70,7 @@ class Stage:
         if count > 1:
             nobodys = Outcome(id=self.id + 10**6, claim=1, ending=Ending.COMPLETED)
             outcomes.append(nobodys)
-        got = store.exchange(self.old, outcomes, Want(count=count, queues=("empty",)), now=LATER)
+        got = store.exchange(self.old, outcomes, ClaimRequest(count=count, queues=("empty",)), now=LATER)
         return outcomes[0] not in got.lost
 
     def report(self, store: Store) -> None:
@@ -408,10 +408,10 @@ def test_a_worker_that_was_declared_dead_claims_nothing(store: Store, strategy: 
     add(store, 3)
     stage.rescue(store)
     before = [found.claim for found in store.find()]
-    for alone in (True, False):
+    for isolate in (True, False):
         with pytest.raises(WorkerGone):
-            take(store, stage.old, count, strategy=strategy, alone=alone)
-    want = Want(count=count, strategy=strategy)
+            take(store, stage.old, count, strategy=strategy, isolate=isolate)
+    want = ClaimRequest(count=count, strategy=strategy)
     assert stage.first is not None
     for number in (1, 2):  # one, and several, are handed back in different statements
         got = store.exchange(stage.old, [outcome(stage.first, Ending.COMPLETED)] * number, want)
@@ -438,7 +438,7 @@ def test_a_claim_in_the_middle_of_a_burial_is_refused_or_taken_back(
         assert stage.claim(stage.store) and stage.complete_second(stage.store)
 
 
-# -- upkeep --------------------------------------------------------------------------------------
+# -- maintenance --------------------------------------------------------------------------------------
 
 
 def test_a_job_is_claimed_in_time_or_expires(director: Director) -> None:

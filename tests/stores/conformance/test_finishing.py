@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rowlock.job import Claim, Ending, LogLine, Minute, Progress, Report, Want
+from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Minute, Progress, Report
 from rowlock.stores.base import Store
 from tests.stores.steps import add, end, events, job, outcome, state, take, worker
 
@@ -195,7 +195,9 @@ def test_minutes_add_up(store: Store) -> None:
 def test_an_exchange_without_a_want_claims_nothing(store: Store) -> None:
     who = worker(store)
     add(store)
-    assert store.exchange(who).claims == [] and store.exchange(who, want=Want(count=0)).claims == []
+    assert (
+        store.exchange(who).claims == [] and store.exchange(who, request=ClaimRequest(count=0)).claims == []
+    )
     assert state(store, 1) == "queued"
 
 
@@ -210,7 +212,7 @@ def test_a_batch_keeps_every_result_as_it_was_and_takes_the_next_claims(store: S
     ]
     outcomes.append(outcome(held[-1], Ending.COMPLETED))  # no result at all
     outcomes.reverse()
-    got = store.exchange("w", outcomes, Want(count=len(texts)))
+    got = store.exchange("w", outcomes, ClaimRequest(count=len(texts)))
     assert (got.lost, len(got.claims)) == ([], len(texts))
     assert [job(store, claim.id).result for claim in held] == [*texts, None]
     assert {state(store, claim.id) for claim in held} == {"completed"}
@@ -222,7 +224,9 @@ def test_a_large_batch_with_some_lost_claims_writes_all_the_others(store: Store)
     held = take(store, "w", count=10)
     for lost in held[3:5]:
         assert end(store, lost, Ending.RELEASED)
-    got = store.exchange("w", [outcome(claim, Ending.COMPLETED, result="1") for claim in held], Want(count=1))
+    got = store.exchange(
+        "w", [outcome(claim, Ending.COMPLETED, result="1") for claim in held], ClaimRequest(count=1)
+    )
     assert [one.id for one in got.lost] == [claim.id for claim in held[3:5]]
     assert [state(store, claim.id) for claim in held[:3] + held[5:]] == ["completed"] * 8
     assert len(got.claims) == 1

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.base import Store
 from tests.stores.steps import add, end, events, job, state, take, worker
 
@@ -151,7 +151,7 @@ def test_at_most_once_means_that_a_dead_worker_ends_it(store: Store) -> None:
 def test_a_job_enqueued_without_the_code_has_the_budget_that_its_worker_knew(store: Store) -> None:
     (once,) = add(store, task="once", max_attempts=None)
     (unknown,) = add(store, task="unknown", max_attempts=None)
-    take(store, worker(store, once=1), 2, alone=False)
+    take(store, worker(store, once=1), 2, isolate=False)
     rescue(store)
     assert (state(store, once), state(store, unknown)) == ("failed", "queued")
 
@@ -169,13 +169,13 @@ def test_a_job_whose_worker_died_is_next_claimed_alone(store: Store) -> None:
     take(store, worker(store), 1, strategy="FIFO")
     rescue(store)
     who = worker(store, "next")
-    assert store.alone_waiting([])
-    busy = take(store, who, 2, strategy="FIFO", alone=False)
+    assert store.isolated_waiting([])
+    busy = take(store, who, 2, strategy="FIFO", isolate=False)
     assert poison not in [claim.id for claim in busy]
-    (claim,) = take(store, who, 4, strategy="FIFO", alone=True)
-    assert claim.id == poison and claim.alone >= 1
+    (claim,) = take(store, who, 4, strategy="FIFO", isolate=True)
+    assert claim.id == poison and claim.isolate >= 1
     end(store, claim)
-    assert not store.alone_waiting([])
+    assert not store.isolated_waiting([])
     assert len(take(store, who, 4)) == 1
 
 
@@ -183,10 +183,10 @@ def test_such_a_job_waits_only_where_it_can_be_claimed(store: Store) -> None:
     add(store, queue="b")
     take(store, worker(store))
     rescue(store)
-    assert store.alone_waiting(["a", "b"])
-    assert not store.alone_waiting(["a"])
+    assert store.isolated_waiting(["a", "b"])
+    assert not store.isolated_waiting(["a"])
     store.set_queue("b", paused=True)
-    assert not store.alone_waiting([])
+    assert not store.isolated_waiting([])
 
 
 @pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
@@ -198,15 +198,15 @@ def test_such_a_job_has_its_turn_also_in_the_last_of_several_queues(store: Store
     add(store, 10, queue="c")
     who, after, claimed = worker(store, "next"), "", []
     for _ in range(4):
-        got = store.exchange(who, want=Want(count=6, strategy=strategy, after=after))
+        got = store.exchange(who, request=ClaimRequest(count=6, strategy=strategy, after=after))
         after = got.last_queue
         claimed.append([claim.id for claim in got.claims])
     assert [suspect] in claimed
 
 
-@pytest.mark.parametrize(("lived", "alone"), [(0.0, 10), (25.0, 35), (500.0, 60)])
+@pytest.mark.parametrize(("lived", "isolate"), [(0.0, 10), (25.0, 35), (500.0, 60)])
 def test_it_runs_alone_for_as_long_as_it_may_have_lived_up_to_a_minute(
-    store: Store, lived: float, alone: int
+    store: Store, lived: float, isolate: int
 ) -> None:
     start = time.time()
     who = worker(store, now=start)
@@ -215,7 +215,7 @@ def test_it_runs_alone_for_as_long_as_it_may_have_lived_up_to_a_minute(
     store.beat(who, "FIFO", now=start + lived)
     rescue(store, now=start + lived + 61)
     (claim,) = take(store, worker(store, "next"))
-    assert claim.alone == alone  # until the last beat, and until the next would have been due
+    assert claim.isolate == isolate  # until the last beat, and until the next would have been due
 
 
 def test_a_worker_declared_dead_hears_it_at_its_next_beat(store: Store) -> None:
@@ -291,7 +291,7 @@ def test_workers_tell_who_they_are_and_what_they_hold(store: Store) -> None:
 
 
 @pytest.mark.parametrize("moment", [59.0, 61.0])
-def test_upkeep_is_needed_when_the_first_lease_runs_out(store: Store, moment: float) -> None:
+def test_maintenance_is_needed_when_the_first_lease_runs_out(store: Store, moment: float) -> None:
     me = worker(store, "me")
     assert store.next_needed(me) is None
     worker(store, "other")

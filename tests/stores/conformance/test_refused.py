@@ -9,9 +9,9 @@ import pytest
 
 from rowlock import JobContext, Rowlock
 from rowlock.insights import doctor
-from rowlock.job import Claim, Ending, Outcome, Progress, Report, State, Want
-from rowlock.polling.poller import Poller
+from rowlock.job import Claim, ClaimRequest, Ending, Outcome, Progress, Report, State
 from rowlock.stores.base import Store
+from rowlock.worker.poller import Poller
 from tests.stores.steps import add, events, job, outcome, refuse_updates, run_sql, state, table, take, worker
 
 NEVER = (
@@ -65,7 +65,7 @@ def test_a_result_that_is_refused_fails_its_job_and_no_other(
     ids, who = add(store, number + 1), worker(store)
     claims = take(store, who, number)
     refuse(f"OLD.id = {ids[0]} AND NEW.state = 'completed'")
-    got = store.exchange(who, completed(claims), Want(count=9, strategy=strategy))
+    got = store.exchange(who, completed(claims), ClaimRequest(count=9, strategy=strategy))
     assert got.lost == [] and got.unwritten == []
     assert [(one.id, one.ending, one.error_kind) for one in got.refused] == [(ids[0], "failed", "refused")]
     assert [claim.id for claim in got.claims] == [ids[-1]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.job import EVERY_TASK, Claim, Ending, Want
+from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending
 from rowlock.retry import put_off
 from rowlock.stores.base import Store
 from rowlock.strategies import NAMES
@@ -90,9 +90,9 @@ def test_a_job_that_has_to_run_alone_is_left_out_and_others_are_not_held_up(
 ) -> None:
     who = worker(store)
     (isolated,) = add(store, task="foreign", priority=9)
-    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET alone = 5 WHERE id = {isolated}")
+    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5 WHERE id = {isolated}")
     mine = add(store, count, task="known")
-    assert store.alone_waiting([]) and not store.alone_waiting([], ["foreign"])
+    assert store.isolated_waiting([]) and not store.isolated_waiting([], ["foreign"])
     claims = take(store, who, count, strategy=strategy, unknown=("foreign",))
     assert sorted(claim.id for claim in claims) == mine
     (claim,) = take(store, who, count, strategy=strategy)
@@ -105,15 +105,15 @@ def test_a_job_that_has_to_run_alone_has_its_turn_behind_queues_that_are_left_ou
 ) -> None:
     who = worker(store)
     (isolated,) = add(store, task="known", queue="b")
-    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET alone = 5 WHERE id = {isolated}")
+    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5 WHERE id = {isolated}")
     add(store, 40, task="known", queue="b")
     add(store, 40, task="known", queue="c")
     for queue in ("a", "aa", "bb"):
         add(store, 3, task="foreign", queue=queue)
     claimed, after = [], ""
     for _ in range(4):
-        want = Want(count=count, strategy="FIFO", after=after, unknown=("foreign",))
-        got = store.exchange(who, want=want)
+        want = ClaimRequest(count=count, strategy="FIFO", after=after, unknown=("foreign",))
+        got = store.exchange(who, request=want)
         after = got.last_queue
         claimed.append([claim.id for claim in got.claims])
     assert [isolated] in claimed

@@ -19,7 +19,7 @@ from rowlock import Rowlock
 from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnreachable
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
-from rowlock.stores.postgres import PostgresStore, connections, wake
+from rowlock.stores.postgres import PostgresStore, connections, notifier
 from rowlock.stores.postgres import connected as store_module
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.url import parse
@@ -280,9 +280,9 @@ class Ear:
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "_SILENCE", 0.2)
-    monkeypatch.setattr(wake, "_PATIENCE", 0.2)
-    monkeypatch.setattr(wake, "_BACKOFF_MOST", 0.2)
+    monkeypatch.setattr(notifier, "_ASK_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(notifier, "_ANSWER_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(notifier, "_BACKOFF_MOST", 0.2)
 
 
 def hears(ear: Ear, store: PostgresStore, who: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from rowlock import JobContext, Rowlock
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.job import Ending, Want
+from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from tests.chaos.database import effects_table, make_effects, rows
@@ -200,5 +200,5 @@ def test_claims_are_not_believed_because_an_outcome_was_written_earlier(
     assert store.exchange(who, [done]).lost == []  # and the answer was lost: it is given again
     proxy.drop_commit(meanwhile=crash)
     with pytest.raises(StoreError, match="cannot be reached"):
-        shaky.exchange(who, [done], Want(count=2), again=True)
+        shaky.exchange(who, [done], ClaimRequest(count=2), again=True)
     assert store.held(who) == []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from rowlock.job import Ending, Outcome, Want
+from rowlock.job import ClaimRequest, Ending, Outcome
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import statements
@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = {
     "after": "q1",
     "age": 60.0,
     "all": 0,
-    "alone": 0,
+    "isolate": 0,
     "at": 1.0,
     "before": BUSY[1] + 1,
     "beyond": COMPLETED[0],
@@ -100,7 +100,7 @@ FINISHES = (
 )
 OTHERS = (
     *("levels", "queue_after", "next_queue", "claim_facts", "queue_has_work", "held", "held_by", "due_jobs"),
-    *("expired_jobs", "next_needed", "unique_holder", "get_job", "alone_waiting", "overdue_running"),
+    *("expired_jobs", "next_needed", "unique_holder", "get_job", "isolated_waiting", "overdue_running"),
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
     *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
@@ -116,7 +116,7 @@ class Case(NamedTuple):
     values: dict[str, Any]
     blocks: int = ENOUGH_BLOCKS
     line: str = ""
-    want: Want | None = None
+    request: ClaimRequest | None = None
     done: int = 0
 
 
@@ -130,7 +130,7 @@ def exchanges(
             {},
             blocks or ENOUGH_BLOCKS,
             line,
-            Want(count=count, strategy=order, queues=queues, after=after, unknown=unknown),
+            ClaimRequest(count=count, strategy=order, queues=queues, after=after, unknown=unknown),
             done,
         )
         for order, line in LINES.items()
@@ -177,7 +177,7 @@ WHILE_IT_GROWS = {
             "exchange",
             {},
             line="rowlock_jobs_ready",
-            want=Want(count=1, strategy="WEIGHTED_RANDOM", queues=queues),
+            request=ClaimRequest(count=1, strategy="WEIGHTED_RANDOM", queues=queues),
         )
         for queues in ((), NAMED[:1])
     },
@@ -185,7 +185,7 @@ WHILE_IT_GROWS = {
         "exchange",
         {},
         line="rowlock_jobs_ready",
-        want=Want(count=1, strategy="WEIGHTED_RANDOM", unknown=OTHER),
+        request=ClaimRequest(count=1, strategy="WEIGHTED_RANDOM", unknown=OTHER),
     ),
     "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
     "oldest_queued": Case("oldest_queued", {}, line="rowlock_jobs_ready"),
@@ -212,17 +212,19 @@ class Sessions(NamedTuple):
     store: PostgresStore
     own: psycopg.Connection
     plain: psycopg.Connection
-    exchanges: dict[tuple[Want, int], tuple[str, dict[str, Any]]]  # asked once: each costs a connection
+    exchanges: dict[
+        tuple[ClaimRequest, int], tuple[str, dict[str, Any]]
+    ]  # asked once: each costs a connection
 
     def sql(self, case: Case) -> tuple[str, dict[str, Any]]:
         """The statement and its values."""
-        if case.want is None:
+        if case.request is None:
             return statements(self.store.address.schema)[case.name], VALUES | case.values
-        if (case.want, case.done) not in self.exchanges:
-            self.exchanges[case.want, case.done] = self._asked(case.want, case.done)
-        return self.exchanges[case.want, case.done]
+        if (case.request, case.done) not in self.exchanges:
+            self.exchanges[case.request, case.done] = self._asked(case.request, case.done)
+        return self.exchanges[case.request, case.done]
 
-    def _asked(self, want: Want, done: int) -> tuple[str, dict[str, Any]]:
+    def _asked(self, request: ClaimRequest, done: int) -> tuple[str, dict[str, Any]]:
         outcomes = [
             Outcome(id=RUNNING[0] + number, claim=1, ending=Ending.COMPLETED, result="1")
             for number in range(done)
@@ -234,7 +236,7 @@ class Sessions(NamedTuple):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PostgresSession, "ask", tell)
             with pytest.raises(Asked) as asked:
-                self.store.exchange("w1", outcomes, want)
+                self.store.exchange("w1", outcomes, request)
         return asked.value.sql, asked.value.values
 
     def explain(self, case: Case, options: str = "") -> dict[str, Any]:
@@ -479,7 +481,7 @@ def test_the_values_find_something(db: Sessions) -> None:
             cursor = db.plain.execute(sql.encode(), values)
             rows = cursor.fetchall() if cursor.description else []
             # An exchange always has a row with the facts; each claim is one more.
-            found[name] = len(rows) > 1 if CASES[name].want else cursor.rowcount > 0
+            found[name] = len(rows) > 1 if CASES[name].request else cursor.rowcount > 0
     assert [name for name, is_there in found.items() if not is_there] == []
 
 

@@ -27,9 +27,6 @@ from rowlock.errors import (
     StoreUnusable,
 )
 from rowlock.job import Outcome, Report, utc
-from rowlock.stores.borrowed import Borrowed
-from rowlock.stores.finishing import took_effect
-from rowlock.stores.lending import NOT_OUTERMOST, BorrowedSession, SqlLending
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.connections import Connections, Link, Stamp
 from rowlock.stores.postgres.dialect import statements, with_others
@@ -37,11 +34,14 @@ from rowlock.stores.postgres.faults import explain, is_lost
 from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Witness, Writing
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
-from rowlock.stores.queries import Queries
-from rowlock.stores.reading import SqlReads
-from rowlock.stores.session import Session
-from rowlock.stores.sql import SqlStore
-from rowlock.stores.versions import check
+from rowlock.stores.sql.finishing import took_effect
+from rowlock.stores.sql.reading import SqlReads
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_transaction import NOT_OUTERMOST, SqlUserTransactions, UserSession
+from rowlock.stores.sql.versions import check
 
 log = logging.getLogger("rowlock.postgres")
 
@@ -59,7 +59,7 @@ class Fate(Enum):
     UNKNOWN = "unknown"
 
 
-class ConnectedStore(SqlReads, SqlStore, SqlLending):
+class ConnectedStore(SqlReads, SqlStore, SqlUserTransactions):
     """A database that holds a queue: opened, written to, and asked again when an answer was lost."""
 
     _dialect = "postgresql"
@@ -78,7 +78,7 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
             pooled=address.pooled,
         )
         self._opened_in: int | None = None
-        self._settled: weakref.WeakKeyDictionary[Borrowed, Outcome] = weakref.WeakKeyDictionary()
+        self._settled: weakref.WeakKeyDictionary[UserConnection, Outcome] = weakref.WeakKeyDictionary()
 
     # -- the life of the store -------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
-    ) -> Queries:
+    ) -> Statements:
         return with_others(self.address.schema, style or "pyformat", sources, words)
 
     def _numbers(self, tx: Session, count: int) -> list[int]:
@@ -197,33 +197,33 @@ class ConnectedStore(SqlReads, SqlStore, SqlLending):
         with self.explained():
             return PostgresTransaction(self.connections, self._commit_task, timeout)
 
-    def finish_on(self, lent: Borrowed, worker: str, outcome: Outcome, report: Report | None) -> bool:
-        written = super().finish_on(lent, worker, outcome, report)
+    def finish_on(self, user: UserConnection, worker: str, outcome: Outcome, report: Report | None) -> bool:
+        written = super().finish_on(user, worker, outcome, report)
         if written:
-            self._settled[lent] = outcome
+            self._settled[user] = outcome
         return written
 
-    def _commit_task(self, lent: Borrowed, link: Link, stamp: Stamp) -> None:
-        self.commit(link, stamp, self._witness_on(lent))
+    def _commit_task(self, user: UserConnection, link: Link, stamp: Stamp) -> None:
+        self.commit(link, stamp, self._witness_on(user))
 
-    def commit_on(self, lent: Borrowed) -> None:
-        stamp = Stamp(*self._session_on(lent).row("transaction_number"))
+    def commit_on(self, user: UserConnection) -> None:
+        stamp = Stamp(*self._session_on(user).row("transaction_number"))
         try:
-            lent.commit()
+            user.commit()
         except Exception as error:  # whatever the user's library makes of a lost connection
-            if not self._has_committed(stamp, self._witness_on(lent), error):
+            if not self._has_committed(stamp, self._witness_on(user), error):
                 raise
             return
         with self._read() as db:
             if _fate(db, stamp, None) in (None, Fate.UNDONE):
                 raise ConfigurationError(NOT_OUTERMOST)
 
-    def _witness_on(self, lent: Borrowed) -> Witness | None:
-        outcome = self._settled.get(lent)
+    def _witness_on(self, user: UserConnection) -> Witness | None:
+        outcome = self._settled.get(user)
         return None if outcome is None else lambda db: took_effect(db, outcome)
 
-    def _session_on(self, lent: Borrowed) -> Session:
-        return BorrowedSession(lent, statements(self.address.schema, lent.style), {"now": None})
+    def _session_on(self, user: UserConnection) -> Session:
+        return UserSession(user, statements(self.address.schema, user.style), {"now": None})
 
 
 def _fate(db: PostgresSession, stamp: Stamp, witness: Witness | None) -> Fate | None:

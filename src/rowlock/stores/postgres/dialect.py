@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from rowlock.stores import queries
-from rowlock.stores.claiming import CLAIM_COLUMNS
-from rowlock.stores.queries import Queries
-from rowlock.stores.reading import JOB_COLUMNS
+from rowlock.stores.sql import statements as queries
+from rowlock.stores.sql.claiming import CLAIM_COLUMNS
+from rowlock.stores.sql.reading import JOB_COLUMNS
+from rowlock.stores.sql.statements import Statements
 
 CHANNEL = "rowlock.wake."
 # A given time is for tests; else the server's clock decides, and always within the statement.
@@ -71,9 +71,9 @@ _TYPES = {
     "integer": (
         "again",
         "all",
-        "alone",
-        "alone_least",
-        "alone_most",
+        "isolate",
+        "isolate_least",
+        "isolate_most",
         "asked",
         "charge",
         "claim",
@@ -113,7 +113,7 @@ _PLAIN = {
 
 
 @lru_cache(maxsize=64)
-def statements(schema: str | None, style: str = "pyformat") -> Queries:
+def statements(schema: str | None, style: str = "pyformat") -> Statements:
     """All statements for tables in this schema; `style` is "pyformat" (%(name)s) or "named" (:name)."""
     here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
     return _load(schema, style, {**_PLAIN, "here": here})
@@ -121,7 +121,7 @@ def statements(schema: str | None, style: str = "pyformat") -> Queries:
 
 def with_others(
     schema: str | None, style: str, sources: Sequence[tuple[str, str]], words: Mapping[str, str]
-) -> Queries:
+) -> Statements:
     """All statements together with those of another room."""
     return _load(schema, style, {**_PLAIN, "here": "true", **words}, sources)
 
@@ -161,12 +161,12 @@ def exchange(
 
 def _load(
     schema: str | None, style: str, parts: dict[str, str], sources: Sequence[tuple[str, str]] = ()
-) -> Queries:
+) -> Statements:
     template = "%({0})s" if style == "pyformat" else ":{0}"
     return queries.load(
-        ("rowlock.stores", "shared.sql"),
+        ("rowlock.stores.sql", "shared.sql"),
         (_PACKAGE, "queries.sql"),
-        (_PACKAGE, "exchange.sql"),
+        (_PACKAGE, "fused.sql"),
         *sources,
         words=_WORDS | parts,
         parameter=lambda name: _CASTS[name].format(template.format(name)),

@@ -10,7 +10,7 @@ from typing import Any
 
 from rowlock.job import NewJob
 from rowlock.stores.postgres.connections import Link
-from rowlock.stores.queries import qualified
+from rowlock.stores.sql.statements import qualified
 
 _COLUMNS = (
     *(

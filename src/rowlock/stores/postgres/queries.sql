@@ -28,21 +28,21 @@ state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 
 -- name: take_highest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE AND {known}
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
     ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_oldest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE AND {known}
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
     ORDER BY position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
 -- name: take_newest
 {taking}
 WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (alone > :alone) IS NOT TRUE AND {known}
+    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
     ORDER BY position DESC LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 
@@ -52,7 +52,7 @@ RETURNING {claim}
 {taking}
 WHERE j.id = ANY (ARRAY(
     SELECT id FROM rowlock_jobs
-    WHERE {queued} AND queue = :queue AND priority >= :level AND priority <= :level AND (alone > :alone) IS NOT TRUE AND {known}
+    WHERE {queued} AND queue = :queue AND priority >= :level AND priority <= :level AND (isolate > :isolate) IS NOT TRUE AND {known}
     ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
 RETURNING {claim}
 

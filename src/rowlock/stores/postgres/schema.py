@@ -12,8 +12,8 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from rowlock.errors import StoreMissing
-from rowlock.stores.queries import qualified
-from rowlock.stores.versions import Migration, migrations_in, version_of
+from rowlock.stores.sql.statements import qualified
+from rowlock.stores.sql.versions import Migration, migrations_in, version_of
 
 VERSION = 1
 _LOCK = 7_160_932_547_115_003  # any number, the same in every version: who creates or upgrades holds it

@@ -21,7 +21,7 @@ CREATE TABLE rowlock_jobs (
     claim               integer NOT NULL DEFAULT 0,
     failures            integer NOT NULL DEFAULT 0,
     max_attempts        integer,            -- NULL: enqueued by name without the code; the task's own counts
-    alone               integer NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
+    isolate               integer NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
     token               bigint,             -- finds the row again if the reply to its INSERT was lost
     created_at          timestamptz NOT NULL DEFAULT now(),
     run_at              timestamptz NOT NULL DEFAULT now(),
@@ -62,7 +62,7 @@ CREATE UNIQUE INDEX rowlock_jobs_unique ON rowlock_jobs (task, unique_key)
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (state, id) WHERE state IN ('failed', 'cancelled');
 CREATE INDEX rowlock_jobs_expiring ON rowlock_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued');
-CREATE INDEX rowlock_jobs_alone ON rowlock_jobs (queue) WHERE alone > 0 AND state = 'queued';
+CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (queue) WHERE isolate > 0 AND state = 'queued';
 
 CREATE TABLE rowlock_workers (
     id          text COLLATE "C" PRIMARY KEY, -- one incarnation; never used again
@@ -141,13 +141,13 @@ CREATE TABLE rowlock_consumer_claims (
     claim      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- one never-repeating sequence for all consumers
     consumer   text COLLATE "C" NOT NULL,
     row_key    text COLLATE "C" NOT NULL,
-    lot        bigint,                      -- the claim that stands for a batch of several
+    batch_id        bigint,                      -- the claim that stands for a batch of several
     claimed_by text COLLATE "C",
     claimed_at timestamptz,
     started_at timestamptz,
     run_at     timestamptz,                 -- while nobody holds it: when it may be claimed again
     failures   integer NOT NULL DEFAULT 0,
-    alone      integer NOT NULL DEFAULT 0,
+    isolate      integer NOT NULL DEFAULT 0,
     error      text,
     error_kind text,
     done       double precision,
@@ -158,7 +158,7 @@ CREATE TABLE rowlock_consumer_claims (
 CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by) WHERE claimed_by IS NOT NULL;
 CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
     WHERE claimed_by IS NULL;
-CREATE INDEX rowlock_consumer_claims_lot ON rowlock_consumer_claims (lot) WHERE lot IS NOT NULL;
+CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
 
 INSERT INTO rowlock_meta (key, value) VALUES
     ('version', '1'),

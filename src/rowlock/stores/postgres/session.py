@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from rowlock.stores.postgres.connections import Link
-from rowlock.stores.postgres.direct import Row, Value, direct
 from rowlock.stores.postgres.faults import explain
+from rowlock.stores.postgres.prepared import Row, Value, prepared
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.connected import ConnectedStore
@@ -50,7 +50,7 @@ class PostgresSession:
     def ask(self, statement: str, values: dict[str, Value]) -> list[Row]:
         """The rows of a statement that has no name of its own, because it was put together; as text."""
         values["now"] = self._now
-        return direct(statement).rows(self.link, values)
+        return prepared(statement).rows(self.link, values)
 
     def take(self, name: str, /, **values: Any) -> list[Any]:
         return self.rows(name, **values)  # one statement chooses, locks, marks and returns

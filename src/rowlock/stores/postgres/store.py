@@ -15,22 +15,22 @@ import msgspec
 import psycopg
 
 from rowlock.errors import DataRefused, OutcomeUnknown, StoreError, StoreUnreachable, WorkerGone
-from rowlock.job import Claim, Exchange, Inserted, Minute, NewJob, Outcome, Report, Want
+from rowlock.job import Claim, ClaimRequest, ExchangeResult, Inserted, Minute, NewJob, Outcome, Report
 from rowlock.stores.base import Wake
-from rowlock.stores.claiming import last_served, take
-from rowlock.stores.finishing import took_effect, without_expired
-from rowlock.stores.inserting import insert
-from rowlock.stores.postgres import exchanging, inserting, schema
+from rowlock.stores.postgres import fused, inserting, schema
 from rowlock.stores.postgres.connected import LOOKED_UP, ConnectedStore, log
 from rowlock.stores.postgres.connections import Link
-from rowlock.stores.postgres.direct import direct
 from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.notifier import Listener, NoWake
+from rowlock.stores.postgres.prepared import prepared
 from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
-from rowlock.stores.postgres.wake import Listener, NoWake
-from rowlock.stores.reading import refused_claims
-from rowlock.stores.session import Session
-from rowlock.stores.versions import version_of
+from rowlock.stores.sql.claiming import last_served, take
+from rowlock.stores.sql.finishing import took_effect, without_expired
+from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.reading import refused_claims
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.versions import version_of
 
 _TRIES = 3
 _MICROSECONDS = 1e-5  # as near as a float comes to the server's
@@ -46,7 +46,7 @@ class PostgresStore(ConnectedStore):
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__(address, busy_timeout=busy_timeout)
-        self._insert = direct(self.queries["insert_one"])
+        self._insert = prepared(self.queries["insert_one"])
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
     # -- producing -------------------------------------------------------------------------------
@@ -110,20 +110,20 @@ class PostgresStore(ConnectedStore):
         self,
         worker: str,
         outcomes: Sequence[Outcome] = (),
-        want: Want | None = None,
+        request: ClaimRequest | None = None,
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
         again: bool = False,
-    ) -> Exchange:
-        writes_more = reports or minutes or again or not exchanging.is_usual(outcomes)
-        if want is None or want.count < 1 or writes_more or self.address.pooled:
-            got = super()._exchange(worker, outcomes, want, reports, minutes, now, again)
-        elif exchanging.fits(want):
-            return self._fused(worker, outcomes, want, now)
+    ) -> ExchangeResult:
+        writes_more = reports or minutes or again or not fused.is_usual(outcomes)
+        if request is None or request.count < 1 or writes_more or self.address.pooled:
+            got = super()._exchange(worker, outcomes, request, reports, minutes, now, again)
+        elif fused.fits(request):
+            return self._fused(worker, outcomes, request, now)
         else:
             try:
-                got = self._step_by_step(worker, outcomes, want, now)
+                got = self._step_by_step(worker, outcomes, request, now)
             except StoreUnreachable as error:
                 raise self._unknown(error) from error
         if got.claims and worker in self._asleep:
@@ -162,26 +162,26 @@ class PostgresStore(ConnectedStore):
         )
 
     def _step_by_step(
-        self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None
-    ) -> Exchange:
+        self, worker: str, outcomes: Sequence[Outcome], request: ClaimRequest, now: float | None
+    ) -> ExchangeResult:
         """For strategies that look before they take: each step is a statement of its own."""
         lost: list[Outcome] = []
         with self._read(now) as db:
             if outcomes:
-                number, values = exchanging.finished(outcomes)
+                number, values = fused.finished(outcomes)
                 done = {row[0] for row in db.rows(f"finish_{number}", **values)}
                 lost = [outcome for outcome in outcomes if outcome.id not in done]
-            alive, has_settings, has_alone, next_queue = db.row(
-                "claim_facts", worker=worker, after=want.after
+            alive, has_settings, has_isolated, next_queue = db.row(
+                "claim_facts", worker=worker, after=request.after
             )
             if not alive and not outcomes:
                 raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
             settings = db.rows("queue_settings") if has_settings else []
             claims = []
             if alive and next_queue is not None:
-                claims = take(db, worker, want, settings, has_alone, next_queue)
-        last = last_served(claims, want, has_alone)
-        return Exchange(self._in_time(worker, claims, now), lost, last)
+                claims = take(db, worker, request, settings, has_isolated, next_queue)
+        last = last_served(claims, request, has_isolated)
+        return ExchangeResult(self._in_time(worker, claims, now), lost, last)
 
     def _in_time(self, worker: str, claims: list[Claim], now: float | None) -> list[Claim]:
         """Without those whose deadline to start has passed; most often there are none."""
@@ -190,32 +190,34 @@ class PostgresStore(ConnectedStore):
         with self._write(now) as tx:
             return without_expired(tx, worker, claims)
 
-    def _fused(self, worker: str, outcomes: Sequence[Outcome], want: Want, now: float | None) -> Exchange:
+    def _fused(
+        self, worker: str, outcomes: Sequence[Outcome], request: ClaimRequest, now: float | None
+    ) -> ExchangeResult:
         """The whole cycle in one statement and one round trip."""
         asleep = worker in self._asleep
-        statement, values = exchanging.question(self.address.schema, worker, outcomes, want, asleep)
+        statement, values = fused.question(self.address.schema, worker, outcomes, request, asleep)
         try:
             with self._read(now) as db:
-                answer = exchanging.answer(db.ask(statement, values), outcomes, want)
+                answer = fused.answer(db.ask(statement, values), outcomes, request)
         except StoreUnreachable as error:
             raise self._unknown(error) from error
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
         claims = answer.claims
-        last = claims[-1].queue if claims else want.after
+        last = claims[-1].queue if claims else request.after
         try:
             if not answer.alive:
                 raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            if answer.special or (exchanging.is_drawn(want) and not claims):
-                got = self._step_by_step(worker, (), want, now)
-                return Exchange(got.claims, answer.lost, got.last_queue)
-            if answer.leaves_places(want):
-                rest = msgspec.structs.replace(want, count=want.count - len(claims), alone=False)
+            if answer.special or (fused.is_drawn(request) and not claims):
+                got = self._step_by_step(worker, (), request, now)
+                return ExchangeResult(got.claims, answer.lost, got.last_queue)
+            if answer.leaves_places(request):
+                rest = msgspec.structs.replace(request, count=request.count - len(claims), isolate=False)
                 claims = claims + self._exchange(worker, (), rest, now=now).claims
         except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
             if not outcomes and not claims:
                 raise
-        return Exchange(self._in_time(worker, claims, now), answer.lost, last)
+        return ExchangeResult(self._in_time(worker, claims, now), answer.lost, last)
 
     # -- operators -------------------------------------------------------------------------------
 

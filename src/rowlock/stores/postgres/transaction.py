@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rowlock.stores.borrowed import Borrowed, Psycopg
 from rowlock.stores.postgres.connections import Connection, Link, Stamp
+from rowlock.stores.sql.user_connection import Psycopg, UserConnection
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.connections import Connections
@@ -24,13 +24,13 @@ class PostgresTransaction:
     def __init__(
         self,
         connections: Connections,
-        commit: Callable[[Borrowed, Link, Stamp], None],
+        commit: Callable[[UserConnection, Link, Stamp], None],
         timeout: float | None,
     ) -> None:
         self._commit = commit
         self._link = connections.open()
         self.connection: Connection = self._link.connection
-        self.borrowed: Borrowed = Psycopg(self.connection)
+        self.borrowed: UserConnection = Psycopg(self.connection)
         try:
             self._stamp = self._link.begin(connections.begin_task(timeout))
         except BaseException:

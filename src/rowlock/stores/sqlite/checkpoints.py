@@ -20,8 +20,8 @@ _WRITES = 512  # of about four pages each: a log of 8 MB
 # Seconds of writing until the size is looked at, however much was written in them. Not at every write: ext4
 # gives a file that was looked at a new time at its next write, which then took 80 us longer, of 400.
 _LOOK_EVERY = 0.02
-_UPKEEP_EVERY = 5.0  # seconds
-_PATIENCE = 100  # milliseconds to wait for the writer; the next checkpoint tries again
+_MAINTENANCE_EVERY = 5.0  # seconds
+_LOCK_TIMEOUT_MILLISECONDS = 100  # milliseconds to wait for the writer; the next checkpoint tries again
 _FIRST_HOLD, _LONGEST_HOLD = 0.01, 1.0  # seconds that writers may have to wait for the readers of a large log
 _YIELD = 0.1  # seconds; as often as SQLite looks at a lock that others hold
 _LONGEST_PAUSE = 60.0  # seconds until the next attempt, while a reader stays
@@ -55,10 +55,10 @@ class Checkpoints:
         elif self._since >= _WRITES:
             self.make(connection, size)
 
-    def in_upkeep(self, connection: sqlite3.Connection) -> None:
+    def in_maintenance(self, connection: sqlite3.Connection) -> None:
         """Make one every few seconds while the log is not small: others may write without ever doing so."""
         moment = time.monotonic()
-        if moment - self._looked_at >= _UPKEEP_EVERY and (size := self._size()) > _SMALL:
+        if moment - self._looked_at >= _MAINTENANCE_EVERY and (size := self._size()) > _SMALL:
             self._looked_at = moment
             self.make(connection, size)
 
@@ -73,7 +73,7 @@ class Checkpoints:
         if SAFE_AUTOCHECKPOINT and size <= _LARGE:
             return
         (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
-        connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+        connection.execute(f"PRAGMA busy_timeout = {_LOCK_TIMEOUT_MILLISECONDS}")
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -84,7 +84,7 @@ class Checkpoints:
         finally:
             connection.execute(f"PRAGMA busy_timeout = {usual}")
         began = time.monotonic()
-        self._again_at = began + _UPKEEP_EVERY  # unless it comes to its end
+        self._again_at = began + _MAINTENANCE_EVERY  # unless it comes to its end
         try:
             copier = self._connections.open(create=False)
             try:

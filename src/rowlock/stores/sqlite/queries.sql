@@ -8,14 +8,14 @@
 
 -- name: take_highest
 SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.alone <= :alone AND {known}
+WHERE j.state = 'queued' AND j.queue = :queue AND j.isolate <= :isolate AND {known}
 ORDER BY j.priority DESC, j.position LIMIT :count
 
 -- name: take_oldest
 {levels}
 SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
     ORDER BY position LIMIT :count)
 ORDER BY j.position LIMIT :count
 
@@ -26,7 +26,7 @@ SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
     SELECT priority, min((
         SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
         ORDER BY position LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
@@ -34,7 +34,7 @@ WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
 {levels}
 SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
     ORDER BY position DESC LIMIT :count)
 ORDER BY j.position DESC LIMIT :count
 
@@ -44,13 +44,13 @@ SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
     SELECT priority, max((
         SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND alone <= :alone AND {known}
+        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
         ORDER BY position DESC LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
 -- name: take_at_level
 SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.alone <= :alone AND {known}
+WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.isolate <= :isolate AND {known}
 ORDER BY j.position LIMIT :count
 
 -- fragment: taken

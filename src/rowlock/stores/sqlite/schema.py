@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 
-from rowlock.stores.versions import Migration, version_of
+from rowlock.stores.sql.versions import Migration, version_of
 
 VERSION = 1
 

@@ -22,7 +22,7 @@ CREATE TABLE rowlock_jobs (
     claim               INTEGER NOT NULL DEFAULT 0,
     failures            INTEGER NOT NULL DEFAULT 0,
     max_attempts        INTEGER,            -- NULL: enqueued by name without the code; the task's own counts
-    alone               INTEGER NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
+    isolate               INTEGER NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
     created_at          REAL    NOT NULL,
     run_at              REAL    NOT NULL,
     due_at              REAL    NOT NULL,   -- when it was first due; retries move run_at only
@@ -51,7 +51,7 @@ CREATE UNIQUE INDEX rowlock_jobs_unique ON rowlock_jobs (task, unique_key)
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (queue, id) WHERE state IN ('failed', 'cancelled');
 CREATE INDEX rowlock_jobs_expiring ON rowlock_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued');
-CREATE INDEX rowlock_jobs_alone ON rowlock_jobs (queue) WHERE alone > 0 AND state = 'queued';
+CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (queue) WHERE isolate > 0 AND state = 'queued';
 
 CREATE TABLE rowlock_workers (
     id          TEXT PRIMARY KEY,           -- one incarnation; never used again
@@ -129,13 +129,13 @@ CREATE TABLE rowlock_consumer_claims (
     claim      INTEGER PRIMARY KEY AUTOINCREMENT, -- one never-repeating sequence for all consumers
     consumer   TEXT    NOT NULL,
     row_key            NOT NULL,            -- of whatever type the user's key is
-    lot        INTEGER,                     -- the claim that stands for a batch of several
+    batch_id        INTEGER,                     -- the claim that stands for a batch of several
     claimed_by TEXT,
     claimed_at REAL,
     started_at REAL,
     run_at     REAL,                        -- while nobody holds it: when it may be claimed again
     failures   INTEGER NOT NULL DEFAULT 0,
-    alone      INTEGER NOT NULL DEFAULT 0,
+    isolate      INTEGER NOT NULL DEFAULT 0,
     error      TEXT,
     error_kind TEXT,
     done       REAL,
@@ -146,7 +146,7 @@ CREATE TABLE rowlock_consumer_claims (
 CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by) WHERE claimed_by IS NOT NULL;
 CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
     WHERE claimed_by IS NULL;
-CREATE INDEX rowlock_consumer_claims_lot ON rowlock_consumer_claims (lot) WHERE lot IS NOT NULL;
+CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
 
 -- The sequence row is made here, so that the first insert can already read it.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', 0);

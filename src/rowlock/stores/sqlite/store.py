@@ -21,14 +21,15 @@ import msgspec
 
 from rowlock.errors import DiskTrouble, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome, utc
-from rowlock.stores import queries
-from rowlock.stores.borrowed import Borrowed
-from rowlock.stores.claiming import CLAIM_COLUMNS
-from rowlock.stores.inserting import insert as insert_by_key
-from rowlock.stores.lending import BorrowedSession, SqlLending
-from rowlock.stores.reading import JOB_COLUMNS, SqlReads, refused_claims
-from rowlock.stores.session import Session
-from rowlock.stores.sql import SqlStore
+from rowlock.stores.sql import statements as queries
+from rowlock.stores.sql.claiming import CLAIM_COLUMNS
+from rowlock.stores.sql.inserting import insert as insert_by_key
+from rowlock.stores.sql.reading import JOB_COLUMNS, SqlReads, refused_claims
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_transaction import SqlUserTransactions, UserSession
+from rowlock.stores.sql.versions import check, migrations_in, version_of
 from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
@@ -36,7 +37,6 @@ from rowlock.stores.sqlite.faults import explain
 from rowlock.stores.sqlite.inserting import insert, last_number
 from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
-from rowlock.stores.versions import check, migrations_in, version_of
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -58,15 +58,15 @@ _WORDS = {
     "claim": ", ".join(_TAKEN.get(name, f"j.{name}") for name in CLAIM_COLUMNS),
 }
 _QUERIES = queries.load(
-    ("rowlock.stores", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
+    ("rowlock.stores.sql", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
 )
 
 
 @cache
-def _pyformat() -> queries.Queries:
+def _pyformat() -> queries.Statements:
     """The same statements for drivers that write a parameter as %(name)s."""
     return queries.load(
-        ("rowlock.stores", "shared.sql"),
+        ("rowlock.stores.sql", "shared.sql"),
         ("rowlock.stores.sqlite", "queries.sql"),
         words=_WORDS,
         parameter="%({0})s".format,
@@ -189,7 +189,7 @@ class _Writing:
             raise error
 
 
-class SqliteStore(SqlReads, SqlStore, SqlLending):
+class SqliteStore(SqlReads, SqlStore, SqlUserTransactions):
     """A queue in a SQLite file."""
 
     _dialect = "sqlite"
@@ -296,9 +296,9 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
-    ) -> queries.Queries:
+    ) -> queries.Statements:
         return queries.load(
-            ("rowlock.stores", "shared.sql"),
+            ("rowlock.stores.sql", "shared.sql"),
             ("rowlock.stores.sqlite", "queries.sql"),
             *sources,
             words=_WORDS | dict(words),
@@ -318,26 +318,26 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
         with self._explained():
             return SqliteTransaction(self.connections, self.path)
 
-    def _appears(self, lent: Borrowed, tx: Session) -> bool:
+    def _appears(self, user: UserConnection, tx: Session) -> bool:
         # The user may hold the write lock by now: our own connection could not create them, the user's can.
         # If that is rolled back, the queue was never there.
-        if not self._is_here(lent):
+        if not self._is_here(user):
             return False
         for statement in schema.statements(re.sub(r"--.*", "", schema.ddl())):
-            lent.run(statement, {})
+            user.run(statement, {})
         return True
 
-    def _identity_for(self, lent: Borrowed) -> str:
-        return self._identity(self._session_on(lent)) if self._is_here(lent) else self.install_id()
+    def _identity_for(self, user: UserConnection) -> str:
+        return self._identity(self._session_on(user)) if self._is_here(user) else self.install_id()
 
-    def _is_here(self, lent: Borrowed) -> bool:
-        files = [row[2] for row in lent.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
+    def _is_here(self, user: UserConnection) -> bool:
+        files = [row[2] for row in user.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
         here = os.path.realpath(self.connections.path)
         return any(os.path.realpath(file) == here for file in files)
 
-    def _session_on(self, lent: Borrowed) -> Session:
-        statements = _QUERIES if lent.style == "named" else _pyformat()
-        return BorrowedSession(lent, statements, {"now": time.time(), "mono": time.monotonic()})
+    def _session_on(self, user: UserConnection) -> Session:
+        statements = _QUERIES if user.style == "named" else _pyformat()
+        return UserSession(user, statements, {"now": time.time(), "mono": time.monotonic()})
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -392,7 +392,7 @@ class SqliteStore(SqlReads, SqlStore, SqlLending):
 
     def checkpoint(self) -> None:
         with self._explained(), self.connections.borrowed() as connection:
-            self.checkpoints.in_upkeep(connection)
+            self.checkpoints.in_maintenance(connection)
 
     def facts(self) -> dict[str, Any]:
         with self._read() as db:

@@ -11,13 +11,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from rowlock.stores.borrowed import Borrowed, Sqlite
+from rowlock.stores.sql.user_connection import Sqlite, UserConnection
 from rowlock.stores.sqlite.connections import Connection, Connections
 from rowlock.stores.sqlite.faults import explain
 
 log = logging.getLogger("rowlock.sqlite")
 
-_PATIENCE, _PAUSE = 60.0, 0.01  # seconds
+_LOCK_TIMEOUT_SECONDS, _LOCK_RETRY_SECONDS = 60.0, 0.01  # seconds
 _LONG = 1.0  # seconds with the write lock in hand that are worth a line
 _NOT_YOURS = (
     "rowlock commits this transaction after the task has returned; raise an exception to undo everything"
@@ -48,14 +48,14 @@ class TaskConnection(Connection):
         SQLite's waiting is not fair. With eight writers on a slow disk one came too late for 5 s, and its job
         was charged an attempt for that.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
                 sqlite3.Cursor(self).execute("BEGIN IMMEDIATE")  # `execute` of Python 3.10 calls our `cursor`
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or self.revoked or time.monotonic() > deadline:
                     raise
-                time.sleep(_PAUSE)
+                time.sleep(_LOCK_RETRY_SECONDS)
             else:
                 return
 
@@ -98,7 +98,7 @@ class SqliteTransaction:
     def __init__(self, connections: Connections, path: str) -> None:
         self._connections = connections
         self.connection = connections.lend(TaskConnection)
-        self.borrowed: Borrowed = _Face(self.connection)
+        self.borrowed: UserConnection = _Face(self.connection)
         self._path = path
 
     def commit(self) -> None:

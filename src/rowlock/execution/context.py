@@ -1,0 +1,254 @@
+"""What a running task can say and ask: progress, log lines, whether to stop.
+
+Buffers only; the worker writes what is buffered, about twice a second and with the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
+
+from rowlock import codec
+from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTimedOut
+from rowlock.job import Claim, LogLine, Progress, Report
+from rowlock.retry import storable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rowlock.execution.transaction import Block, Transaction
+    from rowlock.stores.base import Store
+
+_MAX_LINE = 8_192
+_MAX_BUFFERED = 500
+
+current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
+
+
+class JobContext:
+    """The first argument `ctx` of a task that asks for it."""
+
+    __slots__ = (
+        *("__dict__", "__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
+        *("began", "cancelled", "deadline", "job", "lost", "opening", "spoke", "timeout"),
+    )
+
+    def __init__(
+        self,
+        claim: Claim,
+        timeout: float | None = None,
+        *,
+        store: Store | None = None,
+        reporting: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.job = claim
+        self.timeout = timeout
+        self.began: float | None = None
+        self.deadline: float | None = None  # from the moment it began
+        self.spoke = False  # it has said something that the worker may have in hand
+        self.lost = False
+        self.cancelled = False
+        self.opening: asyncio.Lock | None = None  # held by a coroutine that opens the transaction
+        self._store = store
+        self._reporting = reporting or nullcontext()  # held by the worker while it writes reports
+        self._transaction: Transaction | None = None
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._lines: list[LogLine] = []
+
+    # -- what this run is ------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """The task's name, as the job names it."""
+        return self.job.task
+
+    @property
+    def claim(self) -> int:
+        """The claim number of this run."""
+        return self.job.claim
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self.job.failures + 1
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The job's headers."""
+        return self.job.meta
+
+    @property
+    def is_late(self) -> bool:
+        """True once it has run longer than its timeout."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    # -- what a task says ------------------------------------------------------------------------
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far this run has come; shown by `rowlock watch`."""
+        self._raise_if_over()
+        for name, value in (("done", done), ("total", total)):
+            if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+                raise TypeError(f"ctx.progress({name}={value!r}): must be a finite number")
+        self.spoke = True
+        with self._lock:
+            self._progress = Progress(
+                float(done), None if total is None else float(total), storable(str(note))
+            )
+
+    def log(self, message: str, **fields: Any) -> None:
+        """Keep a line with the job (the last 500 are kept); fields must be JSON values."""
+        self._raise_if_over()
+        text = codec.encode(fields, "ctx.log fields", _MAX_LINE) if fields else None
+        line = LogLine(time.time(), storable(str(message))[:_MAX_LINE], text)
+        self.spoke = True
+        with self._lock:
+            self._lines.append(line)
+            if len(self._lines) > _MAX_BUFFERED:
+                del self._lines[0]
+
+    # -- what a task asks ------------------------------------------------------------------------
+
+    def check_cancelled(self) -> None:
+        """Stop here if somebody cancelled this job: raises, and the job ends `cancelled`."""
+        self._raise_if_over()
+        if self.cancelled:
+            raise CancelRequested("cancelled while it ran")
+
+    def _raise_if_over(self) -> None:
+        if self.lost:
+            raise ClaimLost(f"claim {self.claim} of {self.job.title} was lost; its result will not be kept")
+        if self.is_late:
+            raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
+
+    # -- what a task writes ----------------------------------------------------------------------
+
+    def transaction(self, session: object | None = None) -> Block:
+        """A block whose rows commit with this job's completion, after the function has returned.
+
+        Yields the driver's connection to the queue's database, or joins a SQLAlchemy session or Django
+        connection. Leaving the block does not commit; an exception anywhere undoes everything.
+        """
+        from rowlock.execution.transaction import Block
+
+        return Block(self, session)
+
+    def begin_transaction(self, session: object | None) -> Transaction:
+        """The run's transaction, opened by its first block (what `transaction()` calls)."""
+        from rowlock.execution.transaction import Transaction
+
+        self._raise_if_over()
+        opened = self.open_transaction
+        if opened is None:
+            if self._store is None:
+                raise ConfigurationError(
+                    f"{self.task}: ctx.transaction() commits with a job, and this call has none: enqueue it"
+                )
+            with (
+                self._reporting
+            ):  # what the worker has in hand is written first; the rest waits for the commit
+                opened = self._transaction = Transaction(self._store, self.job, session, self.timeout)
+        elif not opened.is_for(session):
+            raise ConfigurationError("a run has one transaction: give every block of it the same session")
+        return opened
+
+    def revoke(self) -> None:
+        """This run was given up: its transaction must not hold anybody up."""
+        if self.open_transaction is not None:
+            self.open_transaction.revoke()
+
+    @property
+    def open_transaction(self) -> Transaction | None:
+        """The transaction that waits for its commit, if there is one."""
+        return self._transaction if self._transaction is not None and self._transaction.open else None
+
+    # -- what the worker does --------------------------------------------------------------------
+
+    def take_report(self, final: bool = False) -> Report | None:
+        """What was said since the last report, or None; while a transaction is open, it waits for its end."""
+        if not final and self.open_transaction is not None:
+            return None
+        with self._lock:
+            if self._progress is None and not self._lines:
+                return None
+            report = Report(
+                id=self.job.id, claim=self.job.claim, progress=self._progress, lines=tuple(self._lines)
+            )
+            self._progress, self._lines = None, []
+            return report
+
+    def give_back(self, report: Report) -> None:
+        """Keep a report that could not be written for the next time."""
+        with self._lock:
+            self._progress = self._progress or report.progress
+            self._lines = [*report.lines, *self._lines][-_MAX_BUFFERED:]
+
+    def begin(self) -> Token[JobContext | None]:
+        """The run begins: its time counts from now, and log lines of this thread carry it."""
+        self.began_at(time.monotonic())
+        return current.set(self)
+
+    def began_at(self, moment: float | None) -> None:
+        """The run began then (in a child process, perhaps); None: it has not begun after all."""
+        self.began = moment
+        self.deadline = None if moment is None or self.timeout is None else moment + self.timeout
+
+    def hear(self, report: Report) -> None:
+        """What the run has said in a child process."""
+        with self._lock:
+            self._progress = report.progress or self._progress
+            self._lines = [*self._lines, *report.lines][-_MAX_BUFFERED:]
+        self.spoke = True
+
+    def unwritten(self) -> Report | None:
+        """What the worker has neither written nor in hand; it is not its business any more."""
+        with self._reporting:
+            return self.take_report()
+
+    def end(self, token: Token[JobContext | None]) -> None:
+        """The run is over."""
+        current.reset(token)
+
+
+def local_context(task: str) -> JobContext:
+    """A context for a task that is called outside any worker: it listens and keeps nothing."""
+    now = time.time()
+    return JobContext(
+        Claim(
+            id=0,
+            claim=0,
+            task=task,
+            queue="",
+            args_json="{}",
+            priority=0,
+            failures=0,
+            max_attempts=1,
+            created=now,
+            due=now,
+            taken=now,
+            claimed_by="",
+        )
+    )
+
+
+class JobLogFilter(logging.Filter):
+    """Gives every log record of a run the attributes job (or row), task and claim; None outside of runs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context = current.get()
+        row = context.job.row if context else ""
+        record.job, record.row = context.id if context and not row else None, row or None
+        record.task = context.task if context else None
+        record.claim = context.claim if context else None
+        return True

@@ -1,0 +1,305 @@
+"""`ctx.transaction()`: a task's own rows, its result and its completion in one commit, or none of them.
+
+Opens with the task's block, ends with its run; the store does the writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextvars import Token
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from rowlock.enqueuing import Destination, joined
+from rowlock.errors import ClaimLost, ConfigurationError
+from rowlock.execution.context import JobContext
+from rowlock.execution.transaction_thread import TransactionThread
+from rowlock.job import Claim, Ending, Inserted, Job, NewJob, Outcome, Report
+from rowlock.stores.base import OwnTransaction, Store
+from rowlock.stores.sql.user_connection import UserConnection, borrow
+from rowlock.stores.sql.user_transaction import UserDestination
+
+T = TypeVar("T")
+log = logging.getLogger("rowlock.run")
+
+
+class Transaction:
+    """One run's transaction: on a connection of the store, or on a session that the task brought."""
+
+    def __init__(self, store: Store, claim: Claim, given: object | None, timeout: float | None) -> None:
+        self._store = store
+        self._claim = claim
+        self._given = given
+        self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
+        self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
+        self._token: Token[Destination | None] | None = None
+        self._lent: UserDestination | None = None
+        self._process = os.getpid()
+        self.lane: TransactionThread | None = None  # the thread of an async task's
+        self.open = True
+
+    @property
+    def connection(self) -> Any:
+        """What the block gets: the driver's connection, or the session that was given."""
+        return self._own.connection if self._own else self._given
+
+    def is_for(self, given: object | None) -> bool:
+        """True if a further block with this argument belongs to the same transaction."""
+        return given is self._given
+
+    # -- the block -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
+        if self._own is None and self._token is None:
+            self._borrowed.call(_mark)
+        self._join()
+
+    async def abegin(self) -> None:
+        """The same from a coroutine."""
+        if self._own is None and self._token is None:
+            await self._borrowed.acall(_mark)
+        self._join()
+
+    def _join(self) -> None:
+        if self._token is None:
+            self._lent = (
+                UserDestination(self._store, self._borrowed)
+                if self.lane is None
+                else _UserDestinationInThread(self._store, self._borrowed, self)
+            )
+            self._token = joined.set(self._lent)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def settle(self, outcome: Outcome, report: Report | None) -> Outcome:
+        """Commit with the completion as the last statement, or undo everything; says what it came to."""
+        return self._borrowed.call(lambda user: self._settle(user, outcome, report))
+
+    async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
+        """The same from a coroutine."""
+        if self.lane is not None:
+            return await self.lane.finish(self._settle, self._borrowed, outcome, report)
+        return await self._borrowed.acall(lambda user: self._settle(user, outcome, report))
+
+    def _settle(self, user: UserConnection, outcome: Outcome, report: Report | None) -> Outcome:
+        if (
+            self._process != os.getpid()
+        ):  # a task forked, and its child came back: this is not its transaction
+            os._exit(0)
+        try:
+            if outcome.ending is not Ending.COMPLETED:
+                self._undo(user)
+                return outcome
+            if self._own is None:
+                _find_mark(user)
+            if not self._store.finish_on(user, self._claim.claimed_by, outcome, report):
+                raise ClaimLost(
+                    f"claim {self._claim.claim} of {self._claim.title} was lost; what it wrote is undone"
+                )
+            if self._own is not None:
+                self._own.commit()
+            else:
+                self._store.commit_on(user)
+        except BaseException:
+            self._undo(user)
+            raise
+        finally:
+            self._release()
+        return msgspec.structs.replace(outcome, written=True)
+
+    def abort(self) -> None:
+        """Undo everything; the run may go on, and even begin another."""
+        self._borrowed.call(self._abort)
+
+    async def aabort(self) -> None:
+        """The same from a coroutine."""
+        if self.lane is not None:
+            await self.lane.run(self._abort, self._borrowed)
+        else:
+            await self._borrowed.acall(self._abort)
+
+    def revoke(self) -> None:
+        """Take the connection away from a run that was given up: it must not hold anybody up."""
+        if self._own is not None:
+            self._own.revoke()
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
+        if not self.open:
+            raise ConfigurationError("this transaction is over: use it inside its block")
+        if self.lane is None:  # a function of the task's own opened it, in a thread
+            return await asyncio.to_thread(function)
+        return await self.lane.run(function, stop=self.revoke)
+
+    def _abort(self, user: UserConnection) -> None:
+        if self.open:  # of several blocks that end with an exception, one comes first
+            self._undo(user)
+            self._release()
+
+    def _undo(self, user: UserConnection) -> None:
+        if self._own is None:
+            try:
+                user.rollback()
+            except Exception as error:  # the connection is gone: so is what was written on it
+                log.debug("%s: its session could not be rolled back: %s", self._claim.title, error)
+
+    def _release(self) -> None:
+        self.open = False
+        if self._lent is not None:
+            self._lent.open = False
+        if self._own is not None:
+            self._own.close()
+        if self.lane is not None:
+            self.lane.leave()
+        if self._token is not None:
+            try:
+                joined.reset(self._token)
+            except ValueError:  # ended in another context than it began in
+                joined.set(None)
+            self._token = None
+
+
+def _mark(user: UserConnection) -> None:
+    """Begin, and leave a mark by which the same transaction is known again."""
+    user.begin()
+    user.run("SAVEPOINT rowlock_task", {})
+
+
+def _find_mark(user: UserConnection) -> None:
+    """Make sure that the task's rows are still in it: else the job would complete without them."""
+    try:
+        user.run("RELEASE SAVEPOINT rowlock_task", {})
+    except Exception as error:
+        raise ConfigurationError(
+            "the session was committed, rolled back or closed before the task had returned; rowlock commits "
+            "it after that, so leave it open (an @app.around hook is a good place to open and close sessions)"
+        ) from error
+
+
+class _UserDestinationInThread(UserDestination):
+    """Enqueues in the transaction's thread: who waits for a lock there must not hold the event loop."""
+
+    def __init__(self, store: Store, user: UserConnection, transaction: Transaction) -> None:
+        super().__init__(store, user)
+        self._transaction = transaction
+
+    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return await self._transaction.in_thread(partial(self.insert, jobs))
+
+    async def aget(self, job: int) -> Job | None:
+        return await self._transaction.in_thread(partial(self.get, job))
+
+
+class Block:
+    """What `ctx.transaction()` returns: a `with` block, or an `async with` block in an async task."""
+
+    def __init__(self, context: JobContext, given: object | None) -> None:
+        self._context = context
+        self._given = given
+
+    def __enter__(self) -> Any:
+        if _on_event_loop():
+            raise ConfigurationError(
+                f"{self._context.task}: a blocking `with ctx.transaction()` would hold up the event loop; "
+                "in an async task write `async with ctx.transaction()`"
+            )
+        transaction = self._context.begin_transaction(self._given)
+        transaction.begin()
+        return transaction.connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._context.open_transaction
+        if error is not None and transaction is not None:
+            transaction.abort()
+
+    async def __aenter__(self) -> Any:
+        if self._given is None:
+            context = self._context
+            context.opening = context.opening or asyncio.Lock()
+            async with context.opening:  # blocks side by side share what the first of them opens
+                if context.open_transaction is None:
+                    await self._open_in_thread()
+        transaction = self._context.begin_transaction(self._given)
+        await transaction.abegin()
+        return AsyncFace(transaction) if self._given is None else self._given
+
+    async def _open_in_thread(self) -> None:
+        context = self._context
+        lane = await TransactionThread.enter()
+        try:
+            await lane.run(context.begin_transaction, None)
+        finally:
+            if (opened := context.open_transaction) is not None:
+                opened.lane = lane  # also of a run that was cancelled meanwhile: its end closes both
+            else:
+                lane.leave()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._context.open_transaction
+        if error is not None and transaction is not None:
+            await transaction.aabort()
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class AsyncFace:
+    """The store's connection for an async task: statements run in its thread, one after the other."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.connection = transaction.connection
+
+    async def execute(self, *given: Any, **named: Any) -> AsyncCursor:
+        """Run one statement; its rows are fetched from what it returns."""
+        return AsyncCursor(self, await self.in_thread(partial(self.connection.execute, *given, **named)))
+
+    async def executemany(self, *given: Any) -> AsyncCursor:
+        """Run one statement for each set of values."""
+        return AsyncCursor(self, await self.in_thread(partial(self._executemany, *given)))
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """Call it where the transaction's statements run."""
+        return await self._transaction.in_thread(function)
+
+    def _executemany(self, *given: Any) -> Any:
+        cursor = self.connection.cursor()
+        cursor.executemany(*given)
+        return cursor
+
+
+class AsyncCursor:
+    """The rows of a statement, to be awaited."""
+
+    def __init__(self, face: AsyncFace, cursor: Any) -> None:
+        self._face = face
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement changed."""
+        return int(self._cursor.rowcount)
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        return await self._face.in_thread(self._cursor.fetchone)
+
+    async def fetchall(self) -> Any:
+        """All rows that are left."""
+        return await self._face.in_thread(self._cursor.fetchall)

@@ -1,0 +1,47 @@
+"""Where runs happen: one file per kind of pool, all behind the small protocol in `base.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rowlock.execution.residents import Residents
+from rowlock.pools.base import Done, Pool
+from rowlock.task import POOLS, Task
+
+__all__ = ["POOLS", "kind_of", "make"]
+
+
+def kind_of(task: Task[..., Any] | None, default: str) -> str:
+    """The kind of pool that a task runs in: the one it asks for, or one that fits."""
+    if task is None:
+        return default
+    if task.pool is not None:
+        return task.pool
+    if task.is_async:
+        return "process" if default == "process" else "async"
+    return "thread" if default == "async" else default
+
+
+def make(
+    kind: str,
+    size: int,
+    app: Any,
+    done: Done,
+    residents: Residents,
+    *,
+    tasks: Sequence[str] = (),
+    max_jobs_per_child: int | None = None,
+) -> Pool:
+    """A pool of that kind, for these tasks; each is imported when it is first needed."""
+    if kind == "process":
+        from rowlock.pools.process.pool import ProcessPool
+
+        return ProcessPool(size, app, done, residents, tasks, max_jobs_per_child)
+    if kind == "async":
+        from rowlock.pools.event_loop import AsyncPool
+
+        return AsyncPool(size, app, done, residents)
+    from rowlock.pools.thread import ThreadPool
+
+    return ThreadPool(size, app, done, residents)

@@ -1,0 +1,197 @@
+"""One event loop in a thread of its own, for `async def` tasks: thousands of them wait at once.
+
+Cancel and timeout cancel the coroutine. What blocks the loop blocks them all, and is named in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from rowlock.execution.execute import execute, execute_async
+from rowlock.execution.residents import Residents
+from rowlock.execution.stacks import awaits_of, stack_of
+from rowlock.pools.base import Done, Host, Run, not_begun
+
+log = logging.getLogger("rowlock.async")
+
+BLOCKED = 0.1  # seconds after which a blocked loop is worth a line
+_LOOK_EVERY = 0.02
+_AT_ONCE = 100  # coroutines that are begun before the loop comes round again
+_AFTER_DEADLINE = 0.001
+
+
+class AsyncPool:
+    """Runs as many coroutines at once as it has places; what was claimed ahead waits for one of them."""
+
+    may_wait = False
+
+    def __init__(self, size: int, app: Host, done: Done, residents: Residents) -> None:
+        self._size = size
+        self._app = app
+        self._done = done
+        self._residents = residents
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._line: deque[Run] = deque()
+        self._coroutines: dict[Run, asyncio.Task[None]] = {}
+        self._abandoned: set[Run] = set()
+        self._alive_at = 0.0  # when the loop last came round
+        self._round: asyncio.TimerHandle | None = None
+
+    @property
+    def stuck(self) -> int:
+        """How many abandoned coroutines go on all the same."""
+        return len(self._abandoned)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        self._watcher.start()
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        with self._lock:
+            self._line.extend(runs)
+        self._call(self._begin)
+
+    def take_back(self) -> list[Run]:
+        with self._lock:
+            waiting = list(self._line)
+            self._line.clear()
+        return waiting
+
+    def cancel(self, run: Run) -> None:
+        self._call(self._cancel, run)
+
+    def abandon(self, run: Run) -> None:
+        with self._lock:
+            if run not in self._coroutines:
+                return
+            self._abandoned.add(run)
+        self._call(self._cancel, run)
+        self._call(self._begin)  # its place is free
+
+    def where(self) -> dict[Run, str]:
+        return {run: awaits_of(task.get_coro()) for run, task in list(self._coroutines.items())}
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self._call(self._say_goodbye)
+
+    def _call(self, function: object, *values: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *values)  # type: ignore[arg-type]
+
+    # -- in the loop's thread --------------------------------------------------------------------
+
+    def _live(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._ready.set()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _begin(self) -> None:
+        """Begin those that wait, while there is a free place; abandoned runs hold none."""
+        assert self._loop is not None
+        if self._round is None and self._line:
+            self._come_round(first=True)
+        for _ in range(_AT_ONCE):
+            with self._lock:
+                if not self._line or len(self._coroutines) - len(self._abandoned) >= self._size:
+                    return
+                run = self._line.popleft()
+                self._coroutines[run] = self._loop.create_task(self._drive(run))
+        self._loop.call_soon(self._begin)
+
+    async def _drive(self, run: Run) -> None:
+        app, task = self._app, run.task
+        if run.context.cancelled or run.context.lost:
+            outcome = not_begun(run)
+        elif task is None:  # a task that this worker does not know: nothing is awaited
+            outcome = execute(run.claim, None, run.context, app.hooks, app.max_payload_bytes)
+        else:
+            assert self._loop is not None
+            timeout, bell = run.context.timeout, None
+            if timeout is not None:
+                bell = self._loop.call_later(timeout + _AFTER_DEADLINE, self._cancel, run)
+            outcome = await execute_async(
+                run.claim, task, run.context, app.hooks, app.max_payload_bytes, self._residents
+            )
+            if bell is not None:
+                bell.cancel()
+        with self._lock:
+            del self._coroutines[run]
+            abandoned = run in self._abandoned
+            self._abandoned.discard(run)
+        if self._line:
+            self._begin()
+        if not abandoned:
+            self._done([(run, outcome)])
+
+    def _cancel(self, run: Run) -> None:
+        # One that has not begun looks for itself; cancelled before its first step, it would never report.
+        if (task := self._coroutines.get(run)) is not None and run.context.began is not None:
+            task.cancel()
+
+    def _come_round(self, first: bool = False) -> None:
+        self._alive_at, self._round = time.monotonic(), None
+        if self._loop is not None and (first or self._coroutines):
+            self._round = self._loop.call_later(_LOOK_EVERY, self._come_round)
+
+    def _say_goodbye(self) -> None:
+        """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
+        self.take_back()
+        for run in list(self._coroutines):
+            self._cancel(run)
+        self._leave()
+
+    def _leave(self) -> None:
+        assert self._loop is not None
+        if self._coroutines:
+            self._loop.call_later(_LOOK_EVERY, self._leave)
+        else:
+            self._loop.stop()
+
+    # -- in the watcher's thread -----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        suspect, told = None, False
+        while not self._closed.wait(_LOOK_EVERY if self._coroutines else BLOCKED):
+            late = time.monotonic() - self._alive_at
+            if not self._coroutines or late < 2 * _LOOK_EVERY:
+                suspect, told = None, False
+                continue
+            # Thousands of short steps take their time, too: one that blocks is still the same one later.
+            current = asyncio.current_task(self._loop)
+            if late >= BLOCKED and current is suspect and not told:
+                told = True
+                log.warning(
+                    "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
+                    self._name_of(current),
+                    late * 1000,
+                    self._stack(),
+                )
+            suspect = current
+
+    def _name_of(self, task: asyncio.Task[object] | None) -> str:
+        for run, known in list(self._coroutines.items()):
+            if known is task:
+                return run.claim.title
+        return "something"
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "" if frame is None else stack_of(frame)

@@ -1,0 +1,1 @@
+"""A pool of child processes: its supervisors, the child's side, and what they say to each other."""

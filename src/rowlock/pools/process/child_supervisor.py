@@ -1,0 +1,434 @@
+"""One place of a process pool: a thread that keeps a child process there, feeds it and hears it.
+
+All talk with the child is done by this thread; others only ring its bell, or kill the child.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Protocol
+
+import msgspec
+
+from rowlock.execution.context import current
+from rowlock.job import Claim, Ending, Outcome
+from rowlock.pools.base import Ended, Run
+from rowlock.pools.process import log_forwarding
+from rowlock.pools.process.messages import (
+    Broken,
+    HandIn,
+    Hush,
+    Jobs,
+    Leave,
+    Logged,
+    Plan,
+    Ready,
+    Said,
+    Stack,
+    Tell,
+    ToParent,
+    Unwritten,
+    Where,
+)
+from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
+from rowlock.retry import DEFAULT, Retry, after_error, describe
+
+log = logging.getLogger("rowlock.process")
+
+GRACE = 2.0  # seconds that a run may take to stop after it was told that it is cancelled or lost
+GOODBYE = 5.0  # seconds that a child may take to end: residents are torn down
+WAIT_BEHIND = 0.05  # seconds that quick runs may wait behind one that proves slow
+_WHILE_UNSURE, _WHILE_IT_RUNS, _WHILE_IDLE = 0.05, 0.5, 5.0  # the longest waits between two looks
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to start a child
+TRIES = 3  # after so many of them a place counts as stuck
+
+
+class CannotStart(Exception):
+    """A child could not get ready; the message says why, and `trace` where."""
+
+    def __init__(self, reason: str, trace: str = "") -> None:
+        super().__init__(reason)
+        self.trace = trace
+
+
+class Pool(Protocol):
+    """What a place asks of its pool."""
+
+    plan: Plan
+    max_jobs: float
+    lock: threading.Lock
+    closed: threading.Event
+
+    def take(self, supervisor: ChildSupervisor) -> list[Run]:
+        """The next runs for this place, which are then in its `runs`."""
+        ...
+
+    def put_back(self, runs: Sequence[Run]) -> None:
+        """Runs that go to another child, first of all."""
+        ...
+
+    def done(self, ended: Ended) -> None:
+        """Runs have ended, each with its outcome."""
+        ...
+
+    def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
+        """A place's first child is ready, or will never be."""
+        ...
+
+
+class ChildSupervisor:
+    """`runs` and `child` belong to whoever holds the pool's lock; the rest to the place's thread."""
+
+    def __init__(self, number: int, pool: Pool) -> None:
+        self.name = f"rowlock-child-{number}"
+        self._pool = pool
+        self.runs: dict[int, Run] = {}  # what the child has, by number, in this order
+        self.child: Child | None = None
+        self.idle = False  # its child waits for work
+        self.held = False  # its child is in a run that proves slow: nothing should wait behind it
+        self.failing = 0  # attempts to start a child, since the last that went well
+        self._next = 1
+        self._served = 0  # how many runs this child was given
+        self._given_up: set[Run] = set()
+        self._told: dict[int, float] = {}  # when a run was told that it is cancelled or lost
+        self._asked = False
+        self.stacks: dict[Run, str] = {}
+        self.answered = threading.Event()
+        self._rung = False
+        self._bell, self._wake_pipe = multiprocessing.Pipe(duplex=False)
+        self.thread = threading.Thread(target=self._live, name=self.name, daemon=True)
+
+    # -- for others, with the pool's lock held -----------------------------------------------------
+
+    @property
+    def room(self) -> float:
+        """How many more runs this child may be given before it is replaced."""
+        return self._pool.max_jobs - self._served if self.child is not None else 0
+
+    def add(self, run: Run) -> None:
+        """A run for the child; the place's thread sends it."""
+        self.runs[self._next] = run
+        self._next += 1
+        self._served += 1
+
+    def take_back(self) -> list[Run]:
+        """The runs that the child has not begun; it will not."""
+        if self.child is None or not self.runs:
+            return []
+        begun = self.child.status.take_back(self._next)
+        taken = [number for number in self.runs if number > begun]
+        self._served -= len(taken)
+        return [self.runs.pop(number) for number in taken]
+
+    def ring(self) -> None:
+        """Wake the place's thread."""
+        if not self._rung:
+            self._rung = True
+            self._wake_pipe.send_bytes(b".")
+
+    def ask_where(self) -> None:
+        """Let the child say where it stands; `answered` is set when it has."""
+        self.stacks.clear()
+        self.answered.clear()
+        self._asked = True
+        self.ring()
+
+    def give_up(self, number: int) -> list[Run]:
+        """Somebody else has decided on this run: its child has to go; returns what waited behind it."""
+        self._given_up.add(self.runs[number])
+        return self.stop(number)
+
+    def stop(self, number: int) -> list[Run]:
+        """Kill the child if it is in this very run; returns what waited behind it."""
+        waiting = self.take_back()  # so that it cannot be in another run by the time it is killed
+        if self.child is not None and self.child.status.look()[0] == number:
+            self.child.kill()
+        return waiting
+
+    def kill(self) -> None:
+        """End the child at once, whatever it does."""
+        if self.child is not None:
+            self.child.kill()
+
+    # -- the life of the place ---------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            self._pool.ready(self._begin(), None)
+        except BaseException as error:
+            cannot = error if isinstance(error, CannotStart) else CannotStart(repr(error), describe(error))
+            self._pool.ready({}, cannot)
+            return
+        try:
+            self._serve()
+            while not self._pool.closed.is_set():
+                try:
+                    self._begin()
+                except CannotStart as error:
+                    self._complain(error)
+                else:
+                    self.failing = 0
+                    self._serve()
+        except BaseException:
+            log.exception("the thread that keeps %s cannot go on", self.name)
+            self.failing = TRIES
+        finally:
+            self.kill()
+
+    def _complain(self, error: CannotStart) -> None:
+        if self._pool.closed.is_set():
+            return
+        self.failing += 1
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (self.failing - 1))
+        log.error(
+            "no child process can be started, again in %g s: %s%s",
+            pause,
+            error,
+            f"\n{error.trace}" if error.trace else "",
+        )
+        self._pool.closed.wait(pause)
+
+    def _begin(self) -> dict[str, float]:
+        """Start a child and wait until it is ready."""
+        try:
+            child = Child(self._pool.plan, self.name)
+        except Exception as error:
+            raise CannotStart(f"{type(error).__name__}: {error}") from error
+        with self._pool.lock:
+            self.child, self._served = child, 0
+        try:
+            while True:
+                message = self._next_message(child, _WHILE_IDLE)
+                if self._pool.closed.is_set():
+                    child.kill()
+                    raise CannotStart("told to end before it was ready")
+                if isinstance(message, Ready):
+                    return message.residents
+                if isinstance(message, Broken):
+                    raise CannotStart(message.reason, message.trace)
+                self._hear(child, message)
+        except (ChildEnded, CannotStart) as error:
+            with self._pool.lock:
+                self.child = None
+            how = child.reap()
+            if isinstance(error, CannotStart):
+                raise
+            raise CannotStart(why_not_ready(how)) from None
+
+    def _serve(self) -> None:
+        """Feed the child and hear it, until it has ended."""
+        child = self.child
+        assert child is not None
+        try:
+            while True:
+                if self._pool.closed.is_set() or (not self.runs and self.room <= 0):
+                    self._part_from(child)
+                    return
+                self._feed(child)
+                self._tell(child)
+                self._hear(child, self._next_message(child, self._patience()))
+                self._look(child)
+        except ChildEnded:
+            pass  # how it ended, and what that costs, is found out at its burial
+        finally:
+            self._after_exit(child)
+
+    def _next_message(self, child: Child, seconds: float) -> ToParent | None:
+        """What the child says within this time, or None when the bell rings; raises `ChildEnded`."""
+        ready = wait([child.incoming, child.sentinel, self._bell], seconds)
+        if self._bell in ready:
+            with self._pool.lock:
+                self._bell.recv_bytes()
+                self._rung = False
+        if child.incoming in ready:
+            return child.receive()
+        if not child.alive:  # also without a sign: what it forked may hold its pipes open
+            raise ChildEnded
+        return None
+
+    def _part_from(self, child: Child) -> None:
+        """Let it end in good order, unless it still runs something: then the pool is closed."""
+        if self.runs:
+            self._look(child)
+            child.kill()
+            return
+        child.send(Leave())
+        deadline = time.monotonic() + GOODBYE
+        while (left := deadline - time.monotonic()) > 0:
+            self._hear(child, self._next_message(child, min(left, _WHILE_IT_RUNS)))
+        log.warning("%s (process %s) did not end within %g s; it is killed", self.name, child.pid, GOODBYE)
+        child.kill()
+
+    # -- what the child is told --------------------------------------------------------------------
+
+    def _feed(self, child: Child) -> None:
+        first = self._next
+        runs = self._pool.take(self)
+        if runs:
+            child.send(Jobs(first, [run.claim for run in runs]))
+
+    def _tell(self, child: Child) -> None:
+        """Say who is cancelled or lost, and end the child if that does not help."""
+        moment = time.monotonic()
+        for number, run in list(self.runs.items()):
+            context = run.context
+            if not (context.cancelled or context.lost):
+                continue
+            if number not in self._told:
+                self._told[number] = moment
+                child.send(Tell(number, context.lost))
+            elif context.began is not None and moment > max(self._told[number], context.began) + GRACE:
+                log.warning(
+                    "%s did not stop within %g s: process %s is killed",
+                    *(run.claim.title, GRACE, child.pid),
+                )
+                self._told[number] = moment  # it takes a moment to die, in which this comes by many times
+                with self._pool.lock:
+                    waiting = self.stop(number)
+                self._pool.put_back(waiting)
+        if self._asked:
+            self._asked = False
+            child.send(Where())
+
+    def _patience(self) -> float:
+        if not self.runs:
+            return _WHILE_IDLE
+        number = next(iter(self.runs), 0)
+        unsure = len(self.runs) > 1 or number in self._told
+        run = self.runs.get(number)
+        return _WHILE_UNSURE if unsure or run is None or run.context.began is None else _WHILE_IT_RUNS
+
+    # -- what the child says -----------------------------------------------------------------------
+
+    def _hear(self, child: Child, message: ToParent | None) -> None:
+        if isinstance(message, HandIn):
+            self.held = False
+            child.status.heard = message.ended[-1].number
+            with self._pool.lock:
+                runs = [self.runs.pop(one.number, None) for one in message.ended]
+            ended = []
+            for one, run in zip(message.ended, runs, strict=True):
+                self._told.pop(one.number, None)
+                if run is None or run in self._given_up:
+                    continue
+                if one.report is not None:
+                    run.context.hear(one.report)
+                ended.append((run, one.outcome))
+            self._pool.done(ended)  # all at once: the worker writes them together
+        elif isinstance(message, Said):
+            if (run := self.runs.get(message.number)) is not None:
+                run.context.hear(message.report)
+        elif isinstance(message, Hush):
+            run = self.runs.get(message.number)
+            child.send(Unwritten(message.number, None if run is None else run.context.unwritten()))
+        elif isinstance(message, Logged):
+            run = self.runs.get(message.number or 0)
+            token = current.set(None if run is None else run.context)
+            with suppress(Exception):  # of somebody's filter: no reason to stop
+                log_forwarding.receive(message.record)
+            current.reset(token)
+        elif isinstance(message, Stack):
+            if (run := self.runs.get(message.number)) is not None:
+                self.stacks[run] = message.text
+            self.answered.set()
+
+    def _look(self, child: Child) -> None:
+        """Take note of which run has begun, and free those that wait behind it for too long."""
+        number, began = child.status.look()
+        run = self.runs.get(number)
+        if run is None:
+            return
+        if run.context.began is None:
+            run.context.began_at(began)
+        for earlier, one in list(self.runs.items()):
+            if earlier < number and one.context.began is not None:
+                one.context.began_at(None)  # it has ended, though nobody was told: its timeout is over
+        if len(self.runs) > 1 and time.monotonic() - began > WAIT_BEHIND:
+            with self._pool.lock:
+                self.held = True
+                waiting = self.take_back()
+            self._pool.put_back(waiting)
+
+    # -- when the child has ended --------------------------------------------------------------------
+
+    def _after_exit(self, child: Child) -> None:
+        """Charge the run that the child was in, and let the others run elsewhere."""
+        with self._pool.lock:
+            self.idle = self.held = False
+        try:
+            while child.incoming.poll(0):  # what it said before it died
+                self._hear(child, child.receive())
+        except ChildEnded:
+            pass  # that was all; how it ended is asked below
+        begun, began = child.status.look()
+        with self._pool.lock:
+            self.child = None
+            if self._pool.closed.is_set():  # what it ran is the worker's to give back
+                left: dict[int, Run] = {}
+            else:
+                left, self.runs = self.runs, {}
+        how = child.reap()
+        self._told.clear()
+        self.answered.set()
+        given_up, self._given_up = self._given_up, set()
+        again = []
+        for number, run in left.items():
+            if run in given_up:
+                continue
+            if number == begun or (number < begun and _may_run_once(run)):
+                run.context.began_at(began)
+                self._pool.done([(run, _after_death(run, how))])
+            else:
+                run.context.began_at(None)
+                again.append(run)
+        self._pool.put_back(again)
+
+
+class _Died(BaseException):
+    """Not an `Exception`: `Retry(never=(Exception,))` is about what the task raises."""
+
+
+def _may_run_once(run: Run) -> bool:
+    return (run.claim.max_attempts or _retry(run).max_attempts) == 1
+
+
+def _retry(run: Run) -> Retry:
+    return run.task.retry if run.task is not None else DEFAULT
+
+
+def _after_death(run: Run, how: str) -> Outcome:
+    """What becomes of the run that a child died of, or at least in."""
+    claim, context = run.claim, run.context
+    if context.lost:
+        outcome = claim.ended(Ending.RELEASED)
+    elif context.cancelled:
+        error = f"cancelled while it ran; it did not stop when told to, and {how}"
+        outcome = claim.ended(Ending.CANCELLED, error=error, error_kind="cancelled")
+    else:
+        outcome = _charged(claim, how, _retry(run))
+    return msgspec.structs.replace(
+        outcome,
+        run_seconds=max(0.0, time.monotonic() - (context.began or math.inf)),
+        wait_seconds=max(0.0, claim.taken - claim.due),
+    )
+
+
+def _charged(claim: Claim, how: str, retry: Retry) -> Outcome:
+    outcome = after_error(claim, _Died(), retry)
+    if outcome.ending is Ending.RETRY:
+        log.warning(
+            "%s, attempt %d: %s; again in %.1f s",
+            *(claim.title, claim.failures + 1, how, outcome.delay or 0.0),
+        )
+        return msgspec.structs.replace(outcome, error=how, error_kind="worker_died")
+    budget = claim.max_attempts or retry.max_attempts
+    error = f"{how}; its budget of {budget} attempt{'s' if budget > 1 else ''} is used up"
+    log.error("%s failed: %s", claim.title, error)
+    return msgspec.structs.replace(outcome, error=error, error_kind="worker_died")

@@ -1,0 +1,191 @@
+"""Starts child processes, and says where they find the app and how they ended.
+
+Spawned, never forked: a fork would copy locks and connections that other threads are using.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rowlock.errors import ConfigurationError
+from rowlock.pools.process import child, log_forwarding
+from rowlock.pools.process.messages import Plan, ToChild, ToParent, encode, for_parent
+from rowlock.pools.process.shared_status import SharedStatus
+
+_spawn = multiprocessing.get_context("spawn")
+_GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
+
+
+# If the children take all processors, outcomes of quick runs in a row are handed in together: two
+# children with runs of 1 ms are 1.8 times as fast as one then. Handed in one by one it was 1.4 times, because
+# the worker takes the time for each from its children. A crash lets those that waited run again.
+_TOGETHER = 0.02  # seconds
+_SHARE = Path("/sys/fs/cgroup/cpu.max")  # Linux: microseconds of processors, per so many of the clock
+
+
+def plan_for(app: Any, tasks: list[str], children: int) -> Plan:
+    """What so many children have to know to run these tasks of the app."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
+    consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
+    origin = getattr(app, "origin", app)
+    return Plan(
+        app=origin._imported_as or address_of(origin),
+        consumer=None if consumer is None else consumer.name,
+        tasks=tasks,
+        database=app.store.url,
+        home=app._home,
+        folder=os.getcwd(),
+        parent=os.getpid(),
+        together=0.0 if children < _processors() else _TOGETHER,
+        levels=log_forwarding.levels(),
+    )
+
+
+def _processors() -> float:
+    """How many this process may use; a container may have a share of many."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        share, period = _SHARE.read_text(encoding="ascii").split()
+        return min(here, int(share) / int(period))
+    except (OSError, ValueError):  # not in a container, or "max": as many as there are
+        return here
+
+
+def address_of(app: Any) -> str:
+    """`module:attribute` under which an import finds this very app."""
+    near = {task.function.__module__ for task in app.tasks.values()}
+    found = [
+        (name == "__main__", name not in near, name, attribute, module)
+        for name, module in list(sys.modules.items())
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and name != "__mp_main__"
+    ]
+    if not found:
+        raise ConfigurationError(
+            "a process pool needs an app that its children can import: no module has this one as an "
+            "attribute; write app = Rowlock(...) at the top of a module"
+        )
+    *_, name, attribute, module = min(found, key=lambda one: one[:2])
+    return f"{_importable(module) if name == '__main__' else name}:{attribute}"
+
+
+def _importable(main: ModuleType) -> str:
+    """The program itself, as a child can import it; multiprocessing does that for scripts."""
+    spec = main.__spec__
+    if spec is not None:
+        return spec.name if spec.name.endswith(".__main__") else "__main__"
+    file = getattr(main, "__file__", None)
+    if file is None or not os.path.exists(file):
+        raise ConfigurationError(
+            "a process pool needs an app that its children can import: this one was typed in, or came from "
+            "-c or stdin; put it into a module"
+        )
+    return "__main__"
+
+
+class ChildEnded(Exception):
+    """The child's pipe is at its end."""
+
+
+class Child:
+    """One child process, as its parent sees it."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.status = SharedStatus(_spawn)
+        self.incoming: Connection
+        self.incoming, out = _spawn.Pipe(duplex=False)
+        into, self._outgoing = _spawn.Pipe(duplex=False)
+        # Not a daemon: its tasks may use multiprocessing themselves.
+        self._process = _spawn.Process(target=child.main, args=(into, out, self.status, plan), name=name)
+        try:
+            _start_deaf(self._process)
+        finally:
+            into.close()
+            out.close()
+
+    @property
+    def sentinel(self) -> int:
+        """Ready for reading when it has ended."""
+        return self._process.sentinel
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while it runs."""
+        return self._process.is_alive()
+
+    def send(self, message: ToChild) -> None:
+        """Send; if it has just ended, whoever reads from it will notice."""
+        with suppress(OSError):
+            self._outgoing.send_bytes(encode(message))
+
+    def receive(self) -> ToParent:
+        """The next message; raises `ChildEnded`."""
+        try:
+            return for_parent.decode(self.incoming.recv_bytes())
+        except (EOFError, OSError):
+            raise ChildEnded from None
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(OSError, ValueError):  # it has ended already
+            self._process.kill()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end; False if it has not come."""
+        self._process.join(seconds)
+        return not self._process.is_alive()
+
+    def reap(self) -> str:
+        """It has ended, or has to now; says how."""
+        if not self.join(1.0):
+            self.kill()
+            self._process.join()
+        code = self._process.exitcode
+        self.incoming.close()
+        self._outgoing.close()
+        self._process.close()
+        return _how(code)
+
+
+def _start_deaf(process: Any) -> None:
+    """Start it with signals blocked: one to the whole group must not end it before it is ready for that."""
+    if not hasattr(signal, "pthread_sigmask"):
+        process.start()
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its process ended with exit code {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    return f"its process was killed by signal {-code}{name}"
+
+
+def why_not_ready(how: str) -> str:
+    """What to say about a child that ended before it could say anything itself."""
+    return (
+        f"{how.replace('its process', 'a child process')} before it was ready; it may have said more on "
+        f"stderr. In a script, {_GUARD}"
+    )

@@ -1,0 +1,389 @@
+-- Every statement that the stores share, by name. Values are always bound (:name).
+-- {now}, {now+delay} and {now-age} are the store's clock and are written by its dialect;
+-- {job} is the column list of a job, {claim} that of a claim; {running} guards a claim, {lock} keeps rows for us.
+-- A block of the same name in a store's own file is taken instead of the one here.
+
+-- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
+-- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
+-- fragment: levels
+WITH RECURSIVE level (priority) AS (
+    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
+    UNION ALL
+    SELECT (SELECT max(priority) FROM rowlock_jobs
+            WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
+    FROM level WHERE level.priority IS NOT NULL)
+
+-- name: levels
+{levels}
+SELECT priority FROM level WHERE priority IS NOT NULL
+
+-- name: queue_after
+SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+
+-- The same, but after the last one comes the first again.
+-- name: next_queue
+SELECT {next_in_turn}
+
+-- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own, does a
+-- job wait that has to run alone, and which queue comes next.
+-- name: claim_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues),
+       EXISTS (SELECT 1 FROM rowlock_jobs WHERE isolate > 0 AND state = 'queued'),
+       {next_in_turn}
+
+-- name: queue_has_work
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
+
+-- name: queue_has_tasks
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND task IN ({task_names}) LIMIT 1
+
+-- name: oldest_queued
+{levels}
+SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
+    SELECT id FROM rowlock_jobs
+    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
+    ORDER BY position LIMIT 1)
+
+-- A running job whose outcome the database refuses: nothing becomes of it while its worker lives. A scalar, not EXISTS:
+-- PostgreSQL would make a join of that, and read the whole history.
+-- fragment: not_refused
+(SELECT h.id FROM rowlock_history h WHERE h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused' LIMIT 1) IS NULL
+
+-- Paused queues do not count, nor what the database refuses: nothing of that will move.
+-- name: busy
+SELECT 1 FROM (
+    SELECT queue, task FROM rowlock_jobs j WHERE state = 'running' AND {not_refused}
+    UNION ALL
+    SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
+WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+LIMIT 1
+
+-- One that might have waited in its worker was not marked as started: now it is known that it was, at most a moment
+-- after its claim.
+-- fragment: has_run
+finished_at = {now}, started_at = coalesce(started_at, claimed_at), isolate = 0
+
+-- name: finish_completed
+UPDATE rowlock_jobs
+SET state = 'completed', result = :result, error = NULL, error_kind = NULL, {has_run}
+WHERE id = :id AND claim = :claim AND {running}
+
+-- name: finish_failed
+UPDATE rowlock_jobs
+SET state = 'failed', failures = failures + :charge, error = :error, error_kind = :error_kind, {has_run}
+WHERE id = :id AND claim = :claim AND {running}
+
+-- name: finish_cancelled
+UPDATE rowlock_jobs
+SET state = 'cancelled', finished_at = {now}, error = :error, error_kind = :error_kind, isolate = 0
+WHERE id = :id AND claim = :claim AND {running}
+
+-- A retry of a job whose cancel was asked for becomes cancelled.
+-- name: finish_retry
+UPDATE rowlock_jobs
+SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    run_at = {now+delay}, failures = failures + :charge, error = :error, error_kind = :error_kind,
+    isolate = 0, claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND {running}
+
+-- A release costs nothing and keeps the position; with a delay it waits as scheduled. Without a new error the last one
+-- stays, but for the one that says that no worker knew the task: that is not so any more.
+-- name: finish_released
+UPDATE rowlock_jobs
+SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
+                 WHEN :delay IS NULL THEN 'queued' ELSE 'scheduled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    run_at = CASE WHEN :delay IS NULL THEN run_at ELSE {now+delay} END,
+    error = coalesce(:error, CASE WHEN error_kind = 'unknown_task' THEN NULL ELSE error END),
+    error_kind = coalesce(:error_kind, nullif(error_kind, 'unknown_task')),
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND {running}
+
+-- A retry or release of a job that was to be cancelled is its cancellation.
+-- name: add_history
+INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
+                           AND (SELECT state FROM rowlock_jobs WHERE id = :id) = 'cancelled'
+                          THEN 'cancelled' ELSE :event END, {now}, :worker, :started_at, :error, :error_kind)
+
+-- The outcome of a claim cannot be written: what the database said is kept here, once.
+-- name: note_refused
+INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+SELECT :id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind
+WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running})
+  AND NOT EXISTS (SELECT 1 FROM rowlock_history WHERE job_id = :id AND claim = :claim AND event = :event)
+
+-- name: add_minute
+INSERT INTO rowlock_minutes (minute, worker, queue, task, completed, failed, retried, cancelled, released,
+                             run_seconds, wait_seconds)
+VALUES (:minute, :worker, :queue, :task, :completed, :failed, :retried, :cancelled, :released,
+        :run_seconds, :wait_seconds)
+ON CONFLICT (minute, worker, queue, task) DO UPDATE SET
+    completed = rowlock_minutes.completed + excluded.completed,
+    failed = rowlock_minutes.failed + excluded.failed,
+    retried = rowlock_minutes.retried + excluded.retried,
+    cancelled = rowlock_minutes.cancelled + excluded.cancelled,
+    released = rowlock_minutes.released + excluded.released,
+    run_seconds = rowlock_minutes.run_seconds + excluded.run_seconds,
+    wait_seconds = rowlock_minutes.wait_seconds + excluded.wait_seconds
+
+-- name: report_progress
+INSERT INTO rowlock_progress (job_id, claim, done, total, note, at)
+SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs
+WHERE id = :id AND claim = :claim AND {running}
+ON CONFLICT (job_id) DO UPDATE SET
+    claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+WHERE rowlock_progress.claim <= excluded.claim
+
+-- name: report_line
+INSERT INTO rowlock_logs (job_id, claim, at, message, fields)
+SELECT id, claim, :at, :message, :fields FROM rowlock_jobs
+WHERE id = :id AND claim = :claim AND {running}
+
+-- name: trim_lines
+DELETE FROM rowlock_logs
+WHERE job_id = :id AND id <= (
+    SELECT id FROM rowlock_logs WHERE job_id = :id ORDER BY id DESC LIMIT 1 OFFSET :keep)
+
+-- name: info
+SELECT info FROM rowlock_workers WHERE id = :worker
+
+-- name: know_tasks
+UPDATE rowlock_workers SET tasks = :tasks WHERE id = :worker AND dead_at IS NULL
+
+-- name: retire_worker
+UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
+
+-- name: held_by
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, isolate, queue
+FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
+
+-- name: refused_of
+SELECT j.id, h.error FROM rowlock_jobs j JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim
+WHERE j.claimed_by = :worker AND j.state = 'running' AND h.event = 'refused'
+
+-- name: declare_worker_dead
+UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
+
+-- Back into its old position; it is claimed alone next time. Its cancel may have been asked for since the rescuer
+-- looked.
+-- name: rescue_requeue
+UPDATE rowlock_jobs
+SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
+    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    failures = failures + :charge, isolate = :isolate,
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE id = :id AND claim = :claim AND {running}
+
+-- name: cancelled_among
+SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
+
+-- How often its worker died, and how often it was charged for that: what may only have waited was not. An operator's
+-- retry begins the count anew.
+-- name: deaths
+SELECT count(*), count(started_at) FROM rowlock_history
+WHERE job_id = :id AND event = 'rescued'
+  AND id > coalesce((SELECT max(id) FROM rowlock_history WHERE job_id = :id AND event = 'retried'), 0)
+
+-- One statement: between two of them a job could be given back or claimed, and be missed by both.
+-- name: cancel
+UPDATE rowlock_jobs
+SET state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+    finished_at = CASE WHEN state = 'running' THEN finished_at ELSE {now} END, cancel_requested_at = {now}
+WHERE id = :id AND (state IN ('scheduled', 'queued') OR state = 'running' AND cancel_requested_at IS NULL)
+RETURNING state, claim
+
+-- name: held
+SELECT id, claim, cancel_requested_at IS NOT NULL FROM rowlock_jobs
+WHERE claimed_by = :worker AND state = 'running'
+
+-- name: retry_job
+UPDATE rowlock_jobs
+SET state = 'queued', position = :position, run_at = {now}, due_at = {now}, failures = 0, isolate = 0, result = NULL,
+    error = NULL, error_kind = NULL, finished_at = NULL, claimed_by = NULL, claimed_at = NULL,
+    started_at = NULL, cancel_requested_at = NULL,
+    expires_at = CASE WHEN expires_at <= {now} THEN NULL ELSE expires_at END
+WHERE id = :id AND state IN ('scheduled', 'completed', 'failed', 'cancelled')
+
+-- name: retry_facts
+SELECT claim, state, task, unique_key, unique_until, queue FROM rowlock_jobs WHERE id = :id
+
+-- name: unique_holder
+SELECT id FROM rowlock_jobs
+WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
+  AND state IN ('scheduled', 'queued', 'running')
+
+-- name: due_jobs
+SELECT id, queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
+ORDER BY run_at, position LIMIT :most {lock}
+
+-- name: due_heads
+SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at LIMIT :most
+
+-- name: promote
+UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
+
+-- Jobs that wait because no living worker knew their task: for no longer than the delay, so that few others are read.
+-- name: put_off_jobs
+SELECT id, queue, task FROM rowlock_jobs
+WHERE state = 'scheduled' AND run_at <= {now+delay} AND error_kind = 'unknown_task'
+  AND (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
+ORDER BY run_at, position LIMIT :most {lock}
+
+-- name: offer
+UPDATE rowlock_jobs SET state = 'queued', position = :position, run_at = {now}, error = NULL, error_kind = NULL
+WHERE id = :id AND state = 'scheduled'
+
+-- name: next_due
+SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'
+
+-- name: expired_jobs
+SELECT id, claim FROM rowlock_jobs
+WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
+ORDER BY expires_at LIMIT :most {lock}
+
+-- name: next_expiry
+SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
+
+-- A job that ran before keeps its last error beside the reason why it ends now.
+-- name: expire
+UPDATE rowlock_jobs
+SET state = 'failed', finished_at = {now}, error_kind = 'expired', isolate = 0,
+    error = :error || coalesce('; its last error was: ' || error, '')
+WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running')
+
+-- What a living worker has is bounded by its timeout alone, begun or not: what waits there for long is given back. A
+-- worker that is only silent may have been frozen with everybody else: that is for rescue to decide, which comes first.
+-- fragment: ownerless
+NOT EXISTS (SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL)
+
+-- due_at is when the job was first due: retries and releases move run_at only, an operator's retry moves both.
+-- name: overdue_running
+SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age} AND {ownerless}
+
+-- name: fail_overdue
+UPDATE rowlock_jobs
+SET state = 'failed', finished_at = {now}, error_kind = 'overdue', isolate = 0,
+    error = :error || coalesce('; its last error was: ' || error, '')
+WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' OR state = 'running' AND {ownerless})
+
+-- name: isolated_waiting
+SELECT 1 FROM rowlock_jobs
+WHERE isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+LIMIT 1
+
+-- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
+-- name: prune_page
+SELECT id, state, created_at, finished_at FROM rowlock_jobs WHERE id > :beyond ORDER BY id LIMIT :most
+
+-- name: count_side_rows
+SELECT job_id, count(*) FROM (
+    SELECT job_id FROM rowlock_logs WHERE job_id IN ({ids})
+    UNION ALL
+    SELECT job_id FROM rowlock_history WHERE job_id IN ({ids})
+) AS side_rows GROUP BY job_id
+
+-- Asked again whether they are old enough: since the page was read, an operator may have had one run again.
+-- name: prune_jobs
+DELETE FROM rowlock_jobs
+WHERE id IN ({ids}) AND (state = 'completed' AND finished_at <= {now-keep_completed}
+                         OR state IN ('failed', 'cancelled') AND finished_at <= {now-keep_failed})
+RETURNING id
+
+-- name: prune_history
+DELETE FROM rowlock_history WHERE job_id IN ({ids})
+
+-- name: prune_logs
+DELETE FROM rowlock_logs WHERE job_id IN ({ids})
+
+-- name: prune_progress
+DELETE FROM rowlock_progress WHERE job_id IN ({ids})
+
+-- name: prune_workers
+DELETE FROM rowlock_workers WHERE id IN (SELECT id FROM rowlock_workers WHERE dead_at < {now-age} LIMIT :most)
+
+-- name: prune_minutes
+DELETE FROM rowlock_minutes WHERE minute <= (SELECT max(minute) FROM (
+    SELECT minute FROM rowlock_minutes WHERE minute < :minute ORDER BY minute LIMIT :most
+) AS oldest)
+
+-- name: set_paused
+INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END
+
+-- name: set_strategy
+INSERT INTO rowlock_queues (name, strategy) VALUES (:name, :strategy)
+ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
+
+-- name: queue_settings
+SELECT name, paused_at, strategy FROM rowlock_queues
+
+-- name: get_job
+SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+WHERE j.id = :id
+
+-- name: history
+SELECT claim, event, at, worker, started_at, error, error_kind
+FROM rowlock_history WHERE job_id = :id ORDER BY id
+
+-- name: logs
+SELECT claim, at, message, fields FROM rowlock_logs WHERE job_id = :id ORDER BY id
+
+-- name: minutes
+SELECT minute, worker, queue, task, completed, failed, retried, cancelled, released, run_seconds, wait_seconds
+FROM rowlock_minutes WHERE minute >= :since ORDER BY minute
+
+-- What waits, for callers that ask often: the finished jobs are in no index that these two read.
+-- name: depth
+SELECT count(*) FROM rowlock_jobs WHERE state = 'queued'
+
+-- name: depth_of_queue
+SELECT count(*) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
+
+-- name: count_queued
+SELECT queue, 'queued', count(*) FROM rowlock_jobs WHERE state = 'queued' GROUP BY queue
+
+-- name: count_scheduled
+SELECT queue, 'scheduled', count(*) FROM rowlock_jobs WHERE state = 'scheduled' GROUP BY queue
+
+-- name: count_running
+SELECT queue, 'running', count(*) FROM rowlock_jobs WHERE state = 'running' GROUP BY queue
+
+-- name: count_bad
+SELECT queue, state, count(*) FROM rowlock_jobs WHERE state IN ('failed', 'cancelled') GROUP BY queue, state
+
+-- name: count_completed
+SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' GROUP BY queue
+
+-- Also those that no worker has taken, because it had met one of them before.
+-- name: count_unknown
+SELECT task, count(*) FROM rowlock_jobs
+WHERE state IN ('scheduled', 'queued') AND task IN (
+    SELECT task FROM rowlock_jobs WHERE state IN ('scheduled', 'queued') AND error_kind = 'unknown_task')
+GROUP BY task
+
+-- name: refused_jobs
+SELECT j.id, j.task, j.claimed_by, h.error FROM rowlock_jobs j
+JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused'
+WHERE j.state = 'running' ORDER BY j.id
+
+-- name: refused_rows
+SELECT consumer, row_key, claimed_by, error FROM rowlock_consumer_claims
+WHERE claimed_by IS NOT NULL AND error_kind = 'refused' ORDER BY claim
+
+-- name: newest_created_at
+SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
+
+-- name: identity
+SELECT value FROM rowlock_meta WHERE key = 'install_id'
+
+-- name: clock
+SELECT {now}
+
+-- name: meta
+SELECT key, value FROM rowlock_meta

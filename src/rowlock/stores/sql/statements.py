@@ -1,0 +1,63 @@
+"""Reads `.sql` files of named statements and writes a dialect's words into them.
+
+A file holds `-- name: x` blocks (statements) and `-- fragment: x` blocks (pieces that statements use as {x}).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+
+_BLOCK = re.compile(
+    r"^-- (name|fragment): (\w+)\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.MULTILINE | re.DOTALL
+)
+_COMMENT = re.compile(r"^\s*--.*\n?|\s+-- .*$", re.MULTILINE)
+_TOKEN = re.compile(r"\{(\w+)(?:([+-])(\w+))?\}")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_TABLE = re.compile(r"(?<![\w.])(rowlock_[a-z_]+)")
+
+
+class Statements(dict[str, str]):
+    """Statements by name; an unknown name is a mistake in the code and raises `KeyError`."""
+
+
+def load(
+    *sources: tuple[str, str],
+    words: Mapping[str, str],
+    parameter: Callable[[str], str] | None = None,
+    schema: str | None = None,
+) -> Statements:
+    """Load statements from (package, file) pairs; `words` are the dialect's, e.g. {"now": ":now"}.
+
+    `{now+delay}` is written with the word `now+`, a template such as "(:now + {0})" around ":delay".
+    `parameter` writes `:name` in the driver's own way; `schema` is put before the names of the tables.
+    """
+    statements: dict[str, str] = {}
+    pieces = dict(words)
+    for package, file in sources:
+        text = files(package).joinpath(file).read_text(encoding="utf-8")
+        for kind, name, body in _BLOCK.findall(text):
+            (pieces if kind == "fragment" else statements)[name] = _COMMENT.sub("", body).strip()
+
+    def word(match: re.Match[str]) -> str:
+        name, sign, operand = match.groups()
+        return pieces[name + sign].format(f":{operand}") if sign else pieces[name]
+
+    def written(text: str) -> str:
+        while _TOKEN.search(text):
+            text = _TOKEN.sub(word, text)
+        return text
+
+    name_of = parameter or ":{0}".format
+
+    def finished(text: str) -> str:
+        text = qualified(written(text), schema)
+        return _PARAMETER.sub(lambda match: name_of(match[1]), text)
+
+    return Statements({name: finished(text) for name, text in statements.items()})
+
+
+def qualified(text: str, schema: str | None) -> str:
+    """The statement with the schema before the names of rowlock's tables, indexes and sequences."""
+    return text if schema is None else _TABLE.sub(rf'"{schema}".\1', text)

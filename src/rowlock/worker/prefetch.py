@@ -1,0 +1,102 @@
+"""How many jobs a worker claims ahead of its free places: as many as are worth a moment of work.
+
+Learns from what runs took, task by task; decides only, and claims nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rowlock.job import Outcome
+from rowlock.task import Task
+
+HORIZON = 0.03  # seconds of work that may wait here for a place
+MOST = 500  # claims in one exchange; more gain nothing, and hold the write lock for longer
+_MEMORY = 0.2  # how much the latest run says about the next
+
+
+class Prefetch:
+    """One worker's experience with its tasks, and the number of jobs it therefore claims ahead.
+
+    That number doubles with every exchange that brought only quick jobs, and falls to nothing with the
+    first that is not known to be quick: such a job is only claimed for a free place.
+    """
+
+    def __init__(self, slots: int, most: int | None = None) -> None:
+        self._slots = slots
+        self._most = MOST if most is None else most
+        self._seconds: dict[str, float] = {}
+        self._runs: dict[str, int] = {}  # how many have taught that
+        self.ahead = 0
+
+    @property
+    def quick(self) -> list[str]:
+        """The tasks that have been quick so far."""
+        return [task for task, seconds in self._seconds.items() if seconds <= HORIZON]
+
+    def shown(self) -> dict[str, float]:
+        """Seconds per run by task, for people."""
+        return {task: round(seconds, 6) for task, seconds in self._seconds.items()}
+
+    def learn(self, outcomes: Iterable[Outcome]) -> None:
+        """Take note of how long these runs took; one that had not begun says nothing about that."""
+        sums: dict[str, tuple[int, float]] = {}
+        for outcome in outcomes:
+            if outcome.run_seconds is None:
+                continue
+            count, total = sums.get(outcome.task, (0, 0.0))
+            sums[outcome.task] = (count + 1, total + outcome.run_seconds)
+        for task, (count, total) in sums.items():
+            self._runs[task] = self._runs.get(task, 0) + count
+            before = self._seconds.get(task)
+            weight = 1.0 if before is None else 1.0 - (1.0 - _MEMORY) ** count
+            self._seconds[task] = (before or 0.0) + weight * (total / count - (before or 0.0))
+
+    def slower_than_thought(self, runs: Iterable[tuple[str, float]]) -> None:
+        """Others had to wait for these runs, which are not over yet: (task, seconds so far)."""
+        self.ahead = 0
+        for task, seconds in runs:
+            self._seconds[task] = max(seconds, self._seconds.get(task, 0.0))
+
+    def cost(self, name: str, task: Task[..., Any]) -> float:
+        """The seconds that a job of this task may take; infinite unless it is known to be quick.
+
+        Few runs prove little: after n of them it counts as no shorter than the horizon / n. Without that, one
+        run that took no time let 70 jobs of 50 ms be claimed ahead before the second had ended.
+        One that may run only once is never taken for quick: if a neighbour killed the worker, one that merely
+        waited here would be lost with it.
+        """
+        seconds = self._seconds.get(name, math.inf)
+        if seconds > HORIZON or task.retry.max_attempts == 1:
+            return math.inf
+        return max(seconds, HORIZON / self._runs.get(name, 1))
+
+    def wanted(self, slow: int, quick: int) -> int:
+        """How many to claim, with so many slow and quick runs in hand."""
+        free = self._slots - slow
+        return max(0, free + self.ahead - quick) if free > 0 else 0
+
+    def is_short(self, slow: int, quick: int) -> bool:
+        """True if more are worth an exchange of their own: a place is idle, or half of the stock is gone."""
+        return slow + quick < self._slots or 2 * quick < self._slots - slow + self.ahead
+
+    def fitting(self, costs: Sequence[float], slow: int) -> int:
+        """How many of these claims, in their order, may stay here; the others belong to other workers."""
+        for number, cost in enumerate(costs):
+            if math.isinf(cost):
+                slow += 1
+                if slow > self._slots:
+                    return number
+        return len(costs)
+
+    def adapt(self, costs: Sequence[float], wanted: int) -> None:
+        """Claim more or less ahead next time, by what came this time."""
+        if not costs:
+            return
+        if any(map(math.isinf, costs)):
+            self.ahead = 0
+        elif len(costs) == wanted:
+            worth = HORIZON * self._slots / max(1e-6, sum(costs) / len(costs))
+            self.ahead = int(min(self._most, worth, 2 * self.ahead + self._slots))

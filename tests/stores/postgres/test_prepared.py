@@ -1,0 +1,218 @@
+"""Statements without a cursor: answers and errors as with one, whatever the connection went through."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from enum import Enum
+
+import psycopg
+import pytest
+
+from rowlock import Rowlock
+from rowlock.job import ClaimRequest
+from rowlock.stores.address import store_for
+from rowlock.stores.postgres import PostgresStore
+from rowlock.stores.postgres.connections import Link, Unanswered
+from rowlock.stores.postgres.prepared import Prepared
+from tests.eventually import eventually
+from tests.servers.postgres import PostgresServer
+from tests.stores.steps import add, new, take, worker
+
+ECHO = Prepared("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
+
+
+class Queues(str, Enum):
+    MAIL = "mail"
+
+
+class Levels(int, Enum):
+    HIGH = 5
+
+
+@pytest.fixture
+def store(postgres_schema: str) -> Iterator[PostgresStore]:
+    with closing(store_for(postgres_schema)) as made:
+        assert isinstance(made, PostgresStore)
+        made.open()
+        yield made
+
+
+@pytest.fixture
+def link(store: PostgresStore) -> Iterator[Link]:
+    with store.connections.borrowed() as made:
+        yield made
+
+
+@pytest.mark.parametrize("text", ["", "ä'\"\\{}%s %(a)s $1", "x" * 3_000_000], ids=["none", "odd", "long"])
+def test_values_arrive_as_they_are(link: Link, text: str) -> None:
+    assert ECHO.rows(link, {"a": text, "b": 41}) == [(text.encode(), b"42", f"{text}%".encode())]
+
+
+def test_nothing_is_null(link: Link) -> None:
+    assert ECHO.rows(link, {"a": None, "b": None}) == [(None, None, None)]
+
+
+def test_a_member_of_an_enum_is_its_value(link: Link, store: PostgresStore) -> None:
+    assert ECHO.rows(link, {"a": Queues.MAIL, "b": Levels.HIGH}) == [(b"mail", b"6", b"mail%")]
+    who = worker(store)
+    (id,) = add(store, queue=Queues.MAIL, priority=Levels.HIGH)
+    assert [(claim.id, claim.queue, claim.priority) for claim in take(store, who, queues=(Queues.MAIL,))] == [
+        (id, "mail", 5)
+    ]
+
+
+def test_text_that_would_be_cut_off_is_refused(link: Link) -> None:
+    with pytest.raises(psycopg.DataError, match="NUL"):
+        ECHO.rows(link, {"a": "before\0after", "b": 1})
+
+
+def test_it_is_prepared_once_and_again_if_the_server_forgot_it(link: Link) -> None:
+    def known() -> int:
+        return int(link.cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0])
+
+    before = known()
+    for number in range(3):
+        ECHO.rows(link, {"a": "", "b": number})
+    assert known() == before + 1
+    link.cursor.execute("DEALLOCATE ALL")
+    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+
+
+def test_it_is_run_if_its_preparation_was_not_written_down(link: Link) -> None:
+    """As after a Ctrl-C between the two."""
+    ECHO.rows(link, {"a": "", "b": 1})
+    link.prepared.clear()
+    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+
+
+def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
+    """psycopg lets the server forget all statements then."""
+    who = worker(store)
+    ids = []
+    for _ in range(2):
+        ids += add(store)
+        assert [claim.id for claim in take(store, who)] == ids[-1:]
+        with store.connections.borrowed() as link:  # the only one, so that it comes back next time
+            for _ in range(4):  # prepared by psycopg, too
+                link.cursor.execute("SELECT %s", [1])
+            link.cursor.execute("BEGIN")
+            link.cursor.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELECT 1 / %(b)s::int", "22012"),
+        ("SELECT * FROM not_there", "42P01"),
+        ("SELECT %(b)s::int, ", "42601"),
+    ],
+)
+def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(link: Link, sql: str, state: str) -> None:
+    with pytest.raises(psycopg.Error) as told:
+        Prepared(sql).rows(link, {"b": 0})
+    assert told.value.sqlstate == state
+    assert link.is_idle()
+    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+
+
+def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
+    link.connection.patience = 0.1
+    with pytest.raises(Unanswered):
+        Prepared("SELECT pg_sleep(60)").rows(link, {})
+    assert link.connection.closed
+
+
+def test_an_ended_connection_is_told(link: Link, store: PostgresStore) -> None:
+    pid = link.connection.info.backend_pid
+    with store.connections.borrowed() as other:
+        other.cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    with pytest.raises(psycopg.errors.AdminShutdown):  # not only that the line is dead
+        ECHO.rows(link, {"a": "", "b": 1})
+    assert link.connection.closed
+
+
+def test_a_server_that_talks_and_does_not_answer_is_given_up_on(link: Link) -> None:
+    link.cursor.execute(
+        "CREATE FUNCTION pg_temp.talk() RETURNS void LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..300 LOOP "
+        "RAISE NOTICE 'still here'; PERFORM pg_sleep(0.02); END LOOP; END $$"
+    )
+    link.connection.patience = 0.2
+    with pytest.raises(Unanswered):
+        Prepared("SELECT pg_temp.talk()").rows(link, {})
+    assert link.connection.closed
+
+
+def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore) -> None:
+    """The server would go on without anybody who listens."""
+    add(store)
+    main = threading.main_thread().ident
+    assert main is not None
+    with store.connections.borrowed() as blocker, store.connections.borrowed() as watcher:
+        jobs = f"{store.address.schema}.rowlock_jobs"
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+
+        def is_waiting() -> bool:
+            return bool(watcher.cursor.execute(waiting, [jobs]).fetchone()[0])
+
+        def interrupt() -> None:
+            eventually(is_waiting)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        blocker.cursor.execute(f"BEGIN; LOCK TABLE {jobs} IN SHARE MODE")
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            add(store)
+        interrupter.join()
+        eventually(lambda: not is_waiting(), timeout=3, message="the server still waits to write the job")
+        blocker.cursor.execute("COMMIT")
+        assert watcher.cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
+
+
+def test_times_keep_their_microseconds_where_numbers_are_written_short(
+    store: PostgresStore, postgres_schema: str
+) -> None:
+    separator = "&" if "?" in postgres_schema else "?"
+    short = f"{postgres_schema}{separator}options=-c%20extra_float_digits%3D-5"
+    with closing(store_for(short)) as same:
+        (made,) = same.insert([new()])
+        (claim,) = take(same, worker(same))
+    with store.connections.borrowed() as link:
+        query = f"SELECT date_part('epoch', created_at) FROM {store.address.schema}.rowlock_jobs"
+        (stored,) = link.cursor.execute(query).fetchone()
+    assert (made.now, claim.created) == (stored, stored)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_queues_are_named_to_the_letter(store: PostgresStore, count: int) -> None:
+    who = worker(store)
+    (id,) = add(store, queue="a.b-c_d")
+    want = ClaimRequest(count=count, queues=("a.b-c_d", "other"), quick=('odd "task" \\', "plain"))
+    assert [claim.id for claim in store.exchange(who, (), want).claims] == [id]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_keeps_its_letters_in_a_database_with_another_encoding(
+    postgres: PostgresServer, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    postgres.execute(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    app = Rowlock(f"{postgres.url.rpartition('/')[0]}/{name}")
+
+    @app.task
+    def greet(name: str) -> str:
+        return f"grüß {name}"
+
+    try:
+        jobs = [greet.enqueue("Zoë").id, *greet.enqueue_many([{"name": "Zoë"}] * 30)]
+        app.worker().run(until_empty=True)
+        assert {app.result(id) for id in jobs} == {"grüß Zoë"}
+        assert {app.job(id).args["name"] for id in jobs} == {"Zoë"}
+    finally:
+        app.close()
+        postgres.execute(f"DROP DATABASE {name}")
