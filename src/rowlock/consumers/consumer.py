@@ -13,7 +13,7 @@ from typing import Any
 from rowlock.binding import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
-from rowlock.consumers.forms import Status
+from rowlock.consumers.forms import Flag, Status
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_seconds
@@ -55,6 +55,7 @@ class Consumer:
         table: str,
         state: str | None = None,
         status: Status | None = None,
+        flag: Flag | None = None,
         key: str = "id",
         order_by: str | None = None,
         columns: Sequence[str] | None = None,
@@ -67,7 +68,7 @@ class Consumer:
         self.name = names.consumer_name(name)
         self.table = names.table(table)
         self.key = names.column("key", key)
-        self.form = forms.of(self.name, state=state, status=status)
+        self.form = forms.of(self.name, state=state, status=status, flag=flag)
         self.order, self.descending = names.order(key if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)

@@ -414,7 +414,7 @@ class ConsumerStore(RefusedOutcomes):
             if form.deadline is not None:
                 error = f"it was not begun within {form.deadline:g} s"
                 late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error)
-                values = {"consumer": self._consumer.name, "age": form.deadline, **form.mark(late, 0)}
+                values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
         return failed
@@ -426,7 +426,10 @@ class ConsumerStore(RefusedOutcomes):
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Forget claims that wait for rows which are done or gone; say which rows cannot be read."""
         with self._ground.writing(now) as session:
-            forgotten = self._tx(session).run("forget_the_idle", consumer=self._consumer.name)
+            tx = self._tx(session)
+            forgotten = tx.run("forget_the_idle", consumer=self._consumer.name)
+            if self._consumer.form.keeps_failures:
+                forgotten += tx.run("forget_past_failures", consumer=self._consumer.name)
         self._tell_broken()
         return forgotten, 0
 

@@ -50,6 +50,8 @@ class Dialect(msgspec.Struct, frozen=True):
     state_type: Callable[[str], bool]
     wanted_state: str
     boolean: Callable[[str], bool]
+    flag_type: Callable[[str], bool]
+    wanted_flag: str
     cuts: Callable[[str], bool]  # such a column may be too short for a word, and cuts it
     # By type: now as such a column, whether it is older than :age, and its Unix seconds.
     stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
@@ -72,6 +74,8 @@ DIALECTS = {
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
         boolean=_is("BOOL"),
+        flag_type=_is("BOOL", "INT"),
+        wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
         cuts=lambda _: False,
         stamps=(
             (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
@@ -93,6 +97,8 @@ DIALECTS = {
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
         boolean=lambda declared: declared == "boolean",
+        flag_type=lambda declared: declared == "boolean",
+        wanted_flag="boolean",
         cuts=_is("CHAR"),
         stamps=(
             (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
@@ -336,7 +342,8 @@ class Table:
         due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
         found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
-        found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
+        if not form.keeps_failures:
+            found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
         for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
             found[name] = self._index(name, (column,), written[named], theirs)
         return found
@@ -382,6 +389,7 @@ class Table:
             ),
             "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            "consumer": names.literal(consumer.name),
             "status": "",
             **consumer.form.theirs(),
             "status_type": self.types[consumer.form.column],

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rowlock.consumers.forms.base import Form
+from rowlock.consumers.forms.flag import Flag, FlagForm
 from rowlock.consumers.forms.json_member import StateForm
 from rowlock.consumers.forms.status_column import Status, StatusForm
 from rowlock.errors import ConfigurationError
 
-__all__ = ["Form", "Status", "of"]
+__all__ = ["Flag", "Form", "Status", "of"]
 
-_FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm}
+_FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm, "flag": FlagForm}
 
 
 def of(consumer: str, **given: Any) -> Form:
@@ -23,7 +24,8 @@ def of(consumer: str, **given: Any) -> Form:
     chosen = [(option, value) for option, value in given.items() if value is not None]
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...)"
+            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...), "
+            f"or flag=Flag(...){', and only one of them' if chosen else ''}"
         )
     ((option, value),) = chosen
     return _FORMS[option](value, consumer)

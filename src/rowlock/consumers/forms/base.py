@@ -18,7 +18,7 @@ Index = tuple[str, str, str]  # its name, the column in it, and the statement th
 # The pieces of SQL of which a form is made; for those that it leaves out there is nothing to say.
 PIECES = (
     *("due", "markable", "marked", "row_failed", "row_done", "row_cleared"),
-    *("row_taken", "row_given_back", "progress"),
+    *("row_taken", "row_given_back", "progress", "not_given_up", "failed_rows"),
 )
 CONDITIONS = ("broken", "row_running", "stale", "too_old")  # never true if a form leaves them out
 
@@ -54,6 +54,16 @@ class TypeNames(Protocol):
         ...
 
     @property
+    def flag_type(self) -> Callable[[str], bool]:
+        """Whether a column of this type can be a flag."""
+        ...
+
+    @property
+    def wanted_flag(self) -> str:
+        """That type, for people."""
+        ...
+
+    @property
     def boolean(self) -> Callable[[str], bool]:
         """Whether this type is for true and false."""
         ...
@@ -65,6 +75,7 @@ class Form(Protocol):
     column: str  # the one that says whether a row is due
     holds: bool  # a claim shows in the user's row, and has to be taken back there
     has_broken: bool  # rows may hold what cannot be read
+    keeps_failures: bool  # which rows have failed is known by rowlock's own table
     stale_after: float | None  # seconds after which rows that others left running are due again
     deadline: float | None  # seconds after which rows that nobody began fail
 
@@ -100,8 +111,8 @@ class Form(Protocol):
         """What is bound in every statement."""
         ...
 
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
-        """What is bound when a row is done with."""
+    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
+        """What is bound when a row is done with; None: that does not show in the row."""
         ...
 
     def progress(self, done: float, total: float | None) -> dict[str, Any]:
@@ -116,7 +127,8 @@ def ages(form: Form) -> bool:
 
 def pieces(form: Form, table: TableTypes) -> dict[str, str]:
     """The form's pieces of SQL, and something for each that it leaves out."""
-    return dict.fromkeys(PIECES, "") | dict.fromkeys(CONDITIONS, "false") | form.words(table)
+    nothing = dict.fromkeys(PIECES, "") | dict.fromkeys(CONDITIONS, "false")
+    return {**nothing, "not_given_up": "true", "failed_rows": "«table»", **form.words(table)}
 
 
 def reason(error: str | None) -> str:

@@ -18,7 +18,7 @@ from rowlock.job import Ending, Outcome
 class StateForm:
     """One member of a JSON object: null or missing while the row is due."""
 
-    holds = False
+    holds = keeps_failures = False
     has_broken = True
     stale_after: float | None = None
     deadline: float | None = None

@@ -59,7 +59,7 @@ class StatusForm:
     """A status column: from due to running when a row is claimed, to done or failed when it ends."""
 
     holds = True
-    has_broken = False
+    has_broken = keeps_failures = False
 
     def __init__(self, status: Status, consumer: str) -> None:
         if not isinstance(status, Status):
