@@ -33,8 +33,8 @@ def nothing(recording: Row) -> None:
 
 def uploader(lab: Lab, function: Any = nothing, **chosen: Any) -> Rowlock:
     app = lab.app()
-    flag = Flag("uploaded", at="uploaded_at")
-    app.consumer("birdnet", table=lab.table, **{"flag": flag, "order_by": "time", **chosen})(function)
+    options: dict[str, Any] = {"flag": Flag("uploaded", at="uploaded_at"), "order_by": "time", **chosen}
+    app.consumer("birdnet", table=lab.table, **options)(function)
     return app
 
 
