@@ -2,7 +2,7 @@
 
 from rowlock._version import __version__
 from rowlock.app import Rowlock
-from rowlock.consumers.forms import Status
+from rowlock.consumers.forms import Flag, Status
 from rowlock.errors import (
     CancelRequested,
     ConfigurationError,
@@ -32,6 +32,7 @@ __all__ = [
     "ConfigurationError",
     "Ending",
     "Fail",
+    "Flag",
     "HistoryEntry",
     "InvalidPayload",
     "Job",

@@ -79,6 +79,7 @@ _TYPES = {
         "claim",
         "concurrency",
         "every",
+        "failures",
         "max_attempts",
         "paused",
     ),

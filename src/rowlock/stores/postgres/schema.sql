@@ -161,6 +161,16 @@ CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consume
     WHERE claimed_by IS NULL;
 CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
 
+CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where the user's row cannot say so
+    consumer   text COLLATE "C" NOT NULL,
+    row_key    text COLLATE "C" NOT NULL,
+    failed_at  timestamptz NOT NULL,
+    failures   integer NOT NULL,
+    error      text,
+    mark       jsonb,                       -- what the row was given; it counts while the row has it
+    PRIMARY KEY (consumer, row_key)
+);
+
 INSERT INTO rowlock_meta (key, value) VALUES
     ('version', '1'),
     ('compatible_from', '1'),

@@ -149,6 +149,16 @@ CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consume
     WHERE claimed_by IS NULL;
 CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
 
+CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where the user's row cannot say so
+    consumer   TEXT    NOT NULL,
+    row_key            NOT NULL,
+    failed_at  REAL    NOT NULL,
+    failures   INTEGER NOT NULL,
+    error      TEXT,
+    mark       TEXT,                        -- what the row was given, as JSON; it counts while the row has it
+    PRIMARY KEY (consumer, row_key)
+) WITHOUT ROWID;
+
 -- The sequence row is made here, so that the first insert can already read it.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', 0);
 INSERT INTO rowlock_meta (key, value) VALUES
