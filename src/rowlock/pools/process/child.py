@@ -102,7 +102,7 @@ def _leave_signals_to_the_parent() -> None:
 
 
 def _die_with_the_parent(parent: int) -> None:
-    """Linux kills it with its parent, even while the interpreter is held; elsewhere the receiving thread does."""
+    """Linux kills it with its parent, even while the interpreter is held; elsewhere a thread notices."""
     if sys.platform == "linux":
         with suppress(Exception):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

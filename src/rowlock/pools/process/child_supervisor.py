@@ -1,4 +1,4 @@
-"""One slot of a process pool: a thread that keeps a child process alive, sends it runs and reads its messages.
+"""One slot of a process pool: a thread that keeps a child process, sends it runs and reads its messages.
 
 Only this thread talks with the child; other threads wake it, or kill the child.
 """
@@ -241,7 +241,7 @@ class ChildSupervisor:
             self._after_exit(child)
 
     def _next_message(self, child: Child, seconds: float) -> ToParent | None:
-        """The child's next message within this time, or None if this thread was woken; raises `ChildEnded`."""
+        """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
         ready = wait([child.incoming, child.sentinel, self._wake_signal], seconds)
         if self._wake_signal in ready:
             with self._pool.lock:
