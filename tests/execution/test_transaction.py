@@ -517,11 +517,11 @@ def statement():
     go.wait()
 
 async def run():
-    lane = await lanes.Lane.enter()
+    lane = await lanes.TransactionThread.enter()
     await lane.run(statement, stop=go.set)
 
 async def settle():
-    await (await lanes.Lane.enter()).finish(threading.Event().wait)
+    await (await lanes.TransactionThread.enter()).finish(threading.Event().wait)
 
 threading.Thread(target=loop.run_forever, daemon=True).start()
 future = asyncio.run_coroutine_threadsafe(run(), loop)
