@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
     from rowlock.consumers.forms import Status
     from rowlock.consumers.host import ConsumerHost
+    from rowlock.files.ingest import Ingest
     from rowlock.insights import Stats
     from rowlock.polling.poller import Poller
     from rowlock.running.context import JobContext
@@ -71,6 +72,7 @@ class Rowlock:
             "keep_failed_days": keep_failed_days,
         }
         self._consumers: dict[str, Consumer] = {}
+        self._ingests: dict[str, Ingest] = {}
         self._hooks: list[Hook] = []
         self._home = os.getcwd()
         self._settings: Settings | None = None
@@ -241,6 +243,48 @@ class Rowlock:
         from rowlock.consumers.consumer import wake_readers
 
         wake_readers(self.store, table)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def ingest(
+        self,
+        name: str,
+        *,
+        table: str,
+        folder: str | os.PathLike[str],
+        pattern: str = "**/*",
+        path: str | Sequence[str] = "path",
+        paths: str = "absolute",
+        row: Callable[..., Mapping[str, Any] | bool | None] | None = None,
+        settle: float = 2.0,
+        interval: float = 60.0,
+    ) -> Ingest:
+        """Declare an ingest: one row in `table` for each finished file in `folder` that fits `pattern`.
+
+        `path` names the column of the file's path, or several, of which the first is unique. `row(path)` or
+        `row(path, tx)` returns the other columns; None means not yet, False never.
+        """
+        from rowlock.files.ingest import Ingest
+
+        made = Ingest(
+            self,
+            name,
+            table=table,
+            folder=folder,
+            pattern=pattern,
+            path=path,
+            paths=paths,
+            row=row,
+            settle=settle,
+            interval=interval,
+            home=self._home,
+        )
+        return _declared(self._ingests, made)
+
+    @property
+    def ingests(self) -> Mapping[str, Ingest]:
+        """The declared ingests by name."""
+        return dict(self._ingests)
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -591,6 +635,20 @@ class _TaskMaker:
 
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return self._app._registry.add(Task(self._app, function, **self._given))
+
+
+_F = TypeVar("_F", bound="Ingest")
+
+
+def _declared(known: dict[str, _F], made: _F) -> _F:
+    """Keep a service under its name; a module that is imported twice may declare it twice."""
+    other = known.get(made.name)
+    if other is not None and (other.table, other.folder.path) != (made.table, made.folder.path):
+        raise ConfigurationError(
+            f"two different services want the name {made.name!r}: {other!r} and {made!r}"
+        )
+    known[made.name] = made
+    return made
 
 
 def _checked_id(job: Any) -> int:

@@ -59,11 +59,13 @@ _TYPES = {
         *("state", "strategy", "task", "unique_key", "version", "worker"),
         *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
         *("due_word", "running_word"),
+        *("source", "path", "kind", "janitor", "reason"),
     ),
     "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
+        *("size", "modified", "bytes", "more"),
     ),
     "integer": (
         "all",
@@ -73,9 +75,13 @@ _TYPES = {
         "asked",
         "charge",
         "claim",
+        "companion",
         "concurrency",
+        "failures",
         "max_attempts",
+        "mounted",
         "paused",
+        "refused",
     ),
     "smallint": ("level", "priority"),
     "double precision": (

@@ -1,0 +1,97 @@
+"""`rowlock ingest` and `rowlock janitor` as their users meet them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+
+import pytest
+
+from tests.cli.commands import CommandLine
+from tests.eventually import eventually
+
+LAB = """
+from rowlock import Rowlock
+
+app = Rowlock("sqlite:///lab.db", poll_interval=0.1)
+app.ingest("microphones", table="recordings", folder="recorder", pattern="**/*.wav", path="path",
+           paths="relative", settle=0.05, interval=0.2, row=lambda path: {"time": path.stat().st_mtime})
+"""
+
+
+@pytest.fixture
+def lab(rowlock: CommandLine) -> CommandLine:
+    """A folder with lab.py, its table (without the constraint) and one finished recording."""
+    rowlock.write("lab.py", LAB)
+    (rowlock.folder / "recorder").mkdir()
+    _execute(
+        rowlock, "CREATE TABLE recordings (id INTEGER PRIMARY KEY, time REAL, path TEXT, deleted BOOLEAN)"
+    )
+    record(rowlock, "a.wav")
+    return rowlock
+
+
+def record(lab: CommandLine, name: str, age: float = 100.0) -> None:
+    path = lab.folder / "recorder" / name
+    path.write_bytes(b"RIFF")
+    os.utime(path, (time.time() - age,) * 2)
+
+
+def _execute(lab: CommandLine, statement: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(lab.folder / "lab.db", isolation_level=None)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def paths(lab: CommandLine) -> list[object]:
+    return [row[0] for row in _execute(lab, "SELECT path FROM recordings ORDER BY path")]
+
+
+def test_the_constraint_is_asked_for_and_created_by_init(lab: CommandLine) -> None:
+    assert "rowlock ingest module:app --init" in lab.refused_here("ingest", "lab:app", "--once")
+    assert "microphones: rowlock_recordings_path" in lab.here("ingest", "lab:app", "--init").out
+    assert lab.here("ingest", "lab:app", "--once").out == "microphones: 1 ingested\n"
+    assert lab.here("ingest", "lab:app", "microphones", "--once").out == "microphones: 0 ingested, 1 known\n"
+    assert paths(lab) == ["a.wav"]
+
+
+def test_how_it_stands_is_shown(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    lab.here("ingest", "lab:app", "--once")
+    (record,) = lab.here("ingest", "lab:app", "--status", "--json").json
+    assert (record["done"], record["bytes"], record["waiting"], record["failed"]) == (1, 4, 0, 0)
+    assert "microphones" in lab.here("ingest", "lab:app", "--status").out
+
+
+def test_a_file_without_a_row_is_an_exit_code(lab: CommandLine) -> None:
+    lab.write("lab.py", LAB + '\nraise_it = app.ingests["microphones"]\nraise_it._row = lambda path: 1 / 0\n')
+    lab.here("ingest", "lab:app", "--init")
+    ended = lab.here("ingest", "lab:app", "--once", code=1)
+    assert "1 failed" in ended.out and "division by zero" in ended.err
+
+
+def test_a_service_takes_what_comes_and_stops_well(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    with lab.start("ingest", "lab:app") as service:
+        eventually(lambda: paths(lab) == ["a.wav"], timeout=30)
+        record(lab, "b.wav", age=0)
+        eventually(lambda: paths(lab) == ["a.wav", "b.wav"], timeout=30)
+        service.signal("SIGTERM")
+        code, out = service.ends()
+    assert code == 0 and out.startswith("microphones writes rows of recordings for the files in ")
+    assert "stopped in good order" in service.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("lab:app", "cameras"), "declares no ingest 'cameras'; there are: microphones"),
+        (("lab:app", "a", "b"), "one ingest at a time"),
+        ((), "which app?"),
+    ],
+)
+def test_what_is_not_declared_is_said(lab: CommandLine, words: tuple[str, ...], told: str) -> None:
+    assert told in lab.refused_here("ingest", *words, code=2 if "which" in told or "at a time" in told else 1)
