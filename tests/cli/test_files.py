@@ -17,6 +17,10 @@ from rowlock import Rowlock
 app = Rowlock("sqlite:///lab.db", poll_interval=0.1)
 app.ingest("microphones", table="recordings", folder="recorder", pattern="**/*.wav", path="path",
            paths="relative", settle=0.05, interval=0.2, row=lambda path: {"time": path.stat().st_mtime})
+common = dict(table="recordings", folder="recorder", path="path", paths="relative", order_by="time",
+              deleted="deleted", interval=0.2)
+app.janitor("housekeeping", max_age="1h", where="path <> 'kept.wav'", **common)
+app.janitor("panic", max_age="2h", **common)
 """
 
 
@@ -95,3 +99,43 @@ def test_a_service_takes_what_comes_and_stops_well(lab: CommandLine) -> None:
 )
 def test_what_is_not_declared_is_said(lab: CommandLine, words: tuple[str, ...], told: str) -> None:
     assert told in lab.refused_here("ingest", *words, code=2 if "which" in told or "at a time" in told else 1)
+
+
+def test_a_dry_run_prints_what_and_why_by_tier(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    record(lab, "kept.wav", age=10_000)
+    record(lab, "old.wav", age=5_000)
+    lab.here("ingest", "lab:app", "--once")
+    said = lab.here("janitor", "lab:app", "--dry-run").out
+    assert [line.split()[:3] for line in said.splitlines()[1:3]] == [
+        ["housekeeping", "2", "old.wav"],
+        ["panic", "1", "kept.wav"],
+    ]
+    assert "older than 1 h" in said and "housekeeping: 1 rows would be deleted" in said
+    assert sorted(path.name for path in (lab.folder / "recorder").iterdir()) == [
+        "a.wav",
+        "kept.wav",
+        "old.wav",
+    ]
+    (first, _) = lab.here("janitor", "lab:app", "--once", "--json").json
+    assert first["deleted"][0]["paths"] == ["old.wav"] and first["kept"] == 1
+    assert [path.name for path in (lab.folder / "recorder").iterdir()] == ["a.wav"]
+    (status, _) = lab.here("janitor", "lab:app", "--status", "--json").json
+    assert status["done"] == 1 and status["total"] > status["free"] > 0
+
+
+def test_a_disk_that_stays_too_full_is_an_exit_code(lab: CommandLine) -> None:
+    lab.write("lab.py", LAB + '\napp.janitor("more", min_free="100%", **common)\n')
+    told = lab.here("janitor", "lab:app", "more", "--once", code=1).err
+    assert "is too full" in told and "nothing else may be deleted" in told
+
+
+def test_the_janitors_run_as_one_service(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    record(lab, "old.wav", age=10_000)
+    lab.here("ingest", "lab:app", "--once")
+    with lab.start("janitor", "lab:app") as service:
+        eventually(lambda: not (lab.folder / "recorder" / "old.wav").exists(), timeout=30)
+        service.signal("SIGINT")
+        code, out = service.ends()
+    assert code == 0 and out.splitlines()[1].startswith("panic deletes what recordings gives free in ")

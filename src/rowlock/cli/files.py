@@ -1,4 +1,4 @@
-"""`rowlock ingest`: the files of a folder as rows of a user's table, from the command line.
+"""`rowlock ingest` and `rowlock janitor`: the files that a user's table names, from the command line.
 
 The work is `rowlock.files`'; here services are chosen, run and shown.
 """
@@ -20,7 +20,7 @@ from rowlock.cli.work import configure_logs
 from rowlock.cli.working import LogFormat, LogLevel
 
 if TYPE_CHECKING:
-    from rowlock.files.records import FileServiceRecord
+    from rowlock.files.records import Cleaned, FileServiceRecord
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")
@@ -79,6 +79,81 @@ def ingest(
         _serve(
             chosen, lambda one: f"{one.name} writes rows of {one.table} for the files in {one.folder.path}"
         )
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock janitor lab:app", "rowlock janitor lab:app --dry-run", "rowlock janitor lab:app panic --once"
+    ),
+)
+def janitor(
+    given: Given = None,
+    once: Once = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted, and why; changes nothing.")
+    ] = False,
+    status: Status = False,
+    json: Json = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+) -> None:
+    """Delete the files of rows as an app's janitors say, tier by tier. Ctrl-C (or SIGTERM) stops it.
+
+    Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, or if a limit
+    cannot be read.
+    """
+    from rowlock.files.janitor import Tiers
+
+    configure_logs(log_level, log_format)
+    chosen = _chosen(given, "janitor", lambda app: app.janitors)
+    if status:
+        _show_status([one.record() for one in chosen], json)
+    elif once or dry_run:
+        reports: list[Cleaned] = []
+        for one in chosen:
+            reports.append(one.run_once(dry_run=dry_run, earlier=reports if dry_run else ()))
+        if json:
+            show.print_json(reports)
+        else:
+            _show_cleaned(reports, dry_run)
+        if not dry_run and any(report.skipped or report.too_full for report in reports):
+            raise typer.Exit(ERROR)  # the log has said why
+    else:
+        _serve(
+            [Tiers(chosen)],
+            lambda _: "\n".join(
+                f"{one.name} deletes what {one.table} gives free in {one.folder.path}" for one in chosen
+            ),
+        )
+
+
+def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
+    if dry_run and any(report.deleted for report in reports):
+        rows = [
+            (
+                show.safe(report.name),
+                show.safe(row.key),
+                show.safe(", ".join(row.paths)),
+                f"{row.freed:,}",
+                show.safe(row.why),
+            )
+            for report in reports
+            for row in report.deleted
+        ]
+        show.out(show.table(("janitor", "row", "files", "bytes", "why"), rows, right=("bytes",)))
+    for report in reports:
+        verb = "would be deleted" if dry_run else "deleted"
+        more = {
+            "files refused": len(report.refused),
+            "rows protected": report.kept,
+            "gone already": report.healed,
+        }
+        others = "".join(f", {count} {word}" for word, count in more.items() if count)
+        said = report.skipped or f"{len(report.deleted)} rows {verb}, {report.freed:,} bytes{others}"
+        show.say(f"{report.name}: {said}")
+        for one in report.refused if dry_run else ():
+            show.say(f"{report.name}: {one.path!r} is kept: {one.why}")
 
 
 def _counted(report: Any) -> str:

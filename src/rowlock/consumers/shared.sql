@@ -184,5 +184,8 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 -- name: failed_condition
 {row_failed}
 
+-- name: done_condition
+{row_done}
+
 -- name: clear_failed
 UPDATE «table» SET {row_cleared} WHERE {row_failed}

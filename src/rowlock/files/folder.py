@@ -26,7 +26,11 @@ Report = Callable[[str, str], None]
 
 
 class FileRefused(Exception):
-    """This file is not touched; the message says why."""
+    """This file is not touched; the message says why, and `path` which it is if the caller cannot know."""
+
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(why)
+        self.path = path
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -241,6 +245,15 @@ class OpenFolder:
         finally:
             if opened is not None:
                 opened.close()
+
+
+def refuse_missing_disk(title: str, folder: Folder, was_mounted: bool) -> None:
+    """Raise if the folder was a disk of its own and is none now: its files are not gone, only not there."""
+    if was_mounted and not folder.is_mounted:
+        raise ConfigurationError(
+            f"{title}: {folder.path} was a disk of its own and is none now: mount it (or, if that is meant, "
+            "delete its row from rowlock_file_services)"
+        )
 
 
 def parts_of(path: str) -> list[str]:

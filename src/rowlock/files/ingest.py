@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder
+from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder, refuse_missing_disk
 from rowlock.files.limits import takes
 from rowlock.files.patterns import matcher
 from rowlock.files.places import Places
@@ -99,9 +99,13 @@ class Ingest:
         """Scan the whole folder and write the rows of what is finished; `progress(done, total)` is told."""
         rows = self._bound()
         rows.check()
+        refuse_missing_disk(self.title, self.folder, rows.was_mounted)
         run = _Run(self.name)
         with self._opened() as opened:
-            found = list(opened.scan(self._fits, self._unreadable(run)))
+            # Oldest first, so that rows are numbered in the order in which their files were made.
+            found = sorted(
+                opened.scan(self._fits, self._unreadable(run)), key=lambda one: (one.modified, one.path)
+            )
             self._settling.keep(one.path for one in found)
             self._take(rows, opened, found, run, now, progress or _no_progress, rescan=True)
         rows.forget_vanished({self._places.written(one.path) for one in found})

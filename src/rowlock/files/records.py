@@ -33,7 +33,8 @@ class DeletedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Any
     paths: list[str]  # below the folder
-    freed: int
+    size: int  # bytes of these files
+    freed: int  # bytes on the disk that went with them, and with their companions
     why: str
 
 
@@ -44,11 +45,12 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     deleted: list[DeletedRow] = []
     freed: int = 0
-    kept: int = 0  # rows that a limit asked for, and that its conditions protect
+    kept: int = 0  # rows that a limit asked for, and that are protected
     refused: list[FileTrouble] = []
     healed: int = 0  # rows whose files were gone already
     free: int | None = None  # bytes on the disk after it
     short: str | None = None  # what is still over its limit although everything deletable is gone
+    too_full: bool = False  # so is the disk, and no more urgent tier is left
     skipped: str | None = None  # why this janitor did nothing at all
 
 

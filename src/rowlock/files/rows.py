@@ -86,7 +86,7 @@ class RowTable:
             for place in range(len(columns))
         )
         theirs = {f"column_{place}": names.quoted(column) for place, column in enumerate(columns)}
-        self._statements = self._table.statements({"known": known}, theirs)
+        self._statements = self._table.statements("ingest.sql", {"known": known}, theirs)
         self._inserts: dict[tuple[str, ...], str] = {}
 
     # -- checking --------------------------------------------------------------------------------
@@ -396,6 +396,13 @@ class RowTable:
                 mounted=int(mounted),
                 error=None,
             )
+
+    @property
+    def was_mounted(self) -> bool:
+        """Whether the folder was a disk of its own when it was last scanned."""
+        with self._table.reading(self._statements) as db:
+            known = db.row("service", kind="ingest", name=self._name)
+        return known is not None and bool(known[3])
 
     def record(self) -> FileServiceRecord:
         """How it stands."""

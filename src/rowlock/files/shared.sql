@@ -1,27 +1,11 @@
 -- What ingest and janitor ask of a user's table and of rowlock's own. What is in « » is the user's: quoted, and put in
 -- when the service is bound to its store.
 
--- Paths of the list that some path column has already.
--- name: known_paths
-{known}
-
--- name: file_records
-SELECT path, state, size, modified, failures, run_at, error FROM rowlock_files
-WHERE source = :source AND path IN ({listed})
-
--- Files that have no row, with the reason why.
--- name: open_records
-SELECT path, state, error FROM rowlock_files
-WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted'
-
 -- name: put_record
 INSERT INTO rowlock_files (source, path, state, name, size, modified, failures, run_at, error)
 VALUES (:source, :path, :state, :name, :size, :modified, :failures, :run_at, :error)
 ON CONFLICT (source, path) DO UPDATE SET state = excluded.state, name = excluded.name, size = excluded.size,
     modified = excluded.modified, failures = excluded.failures, run_at = excluded.run_at, error = excluded.error
-
--- name: forget_records
-DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND state <> 'deleted' AND path IN ({listed})
 
 -- name: add_to_service
 INSERT INTO rowlock_file_services (kind, name, done, bytes) VALUES (:kind, :name, :more, :bytes)
@@ -36,7 +20,3 @@ ON CONFLICT (kind, name) DO UPDATE SET refused = excluded.refused, mounted = exc
 
 -- name: service
 SELECT done, bytes, refused, mounted, last_run_at, error FROM rowlock_file_services WHERE kind = :kind AND name = :name
-
--- name: count_open
-SELECT state, count(*) FROM rowlock_files
-WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted' GROUP BY state

@@ -39,6 +39,11 @@ class App(Protocol):
         """The registered consumers by name."""
         ...
 
+    @property
+    def janitors(self) -> Mapping[str, Any]:
+        """The declared janitors by name."""
+        ...
+
     def consumer_host(self, name: str) -> Any:
         """A consumer with its table."""
         ...
@@ -179,11 +184,10 @@ class FileTable:
         """A bound value in the driver's own way."""
         return f"%({name})s" if self._dialect.style == "pyformat" else f":{name}"
 
-    def statements(self, words: Mapping[str, str], theirs: Mapping[str, str]) -> Queries:
-        """The room's statements for this table; `theirs` is the user's SQL, put in where «name» stands."""
-        written = self._store.statements(
-            (_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"), words=words
-        )
+    def statements(self, file: str, words: Mapping[str, str], theirs: Mapping[str, str]) -> Queries:
+        """The statements of this file for this table; `theirs` is the user's SQL, put in for each «name»."""
+        sources = ("shared.sql", f"{self.dialect_name}.sql", file)
+        written = self._store.statements(*((_PACKAGE, source) for source in sources), words=words)
         own = {"table": self.quoted, "t": names.quoted(self.parts[-1]), **theirs}
 
         def filled(text: str) -> str:

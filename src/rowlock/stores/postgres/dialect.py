@@ -61,7 +61,7 @@ _TYPES = {
         *("due_word", "running_word"),
         *("source", "path", "kind", "janitor", "reason"),
     ),
-    "json": ("args", "fields", "ids", "info", "jobs", "queues", "result", "tasks"),
+    "json": ("args", "fields", "ids", "info", "jobs", "paths", "queues", "result", "tasks"),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),

@@ -1,0 +1,21 @@
+-- What ingest asks of the user's table and of rowlock's own.
+
+-- Paths of the list that some path column has already.
+-- name: known_paths
+{known}
+
+-- name: file_records
+SELECT path, state, size, modified, failures, run_at, error FROM rowlock_files
+WHERE source = :source AND path IN ({listed})
+
+-- Files that have no row, with the reason why.
+-- name: open_records
+SELECT path, state, error FROM rowlock_files
+WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted'
+
+-- name: forget_records
+DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND state <> 'deleted' AND path IN ({listed})
+
+-- name: count_open
+SELECT state, count(*) FROM rowlock_files
+WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted' GROUP BY state
