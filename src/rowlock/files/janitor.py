@@ -229,8 +229,6 @@ class Janitor:
             if one not in self._told:
                 self._told.add(one)
                 log.warning("%s: %r is kept: %s", self.title, one.path, one.why)
-        if report.deleted:
-            log.info("%s: %d rows deleted, %d bytes freed", self.title, len(report.deleted), report.freed)
 
     def is_last_resort(self, min_free: int) -> bool:
         """Whether no other janitor of this folder waits until less than this is free."""
@@ -511,7 +509,10 @@ class Tiers:
                     if stop.told or monotonic() < due[one.name]:
                         continue
                     try:
-                        one.run_once()
+                        done = one.run_once()
+                        if done.deleted:
+                            said = "%s: %d rows deleted, %d bytes freed"
+                            log.info(said, one.title, len(done.deleted), done.freed)
                         troubles[one.name].over()
                         due[one.name] = monotonic() + one.interval
                     except Exception as error:  # a database or a disk that comes back
