@@ -139,3 +139,11 @@ def test_the_janitors_run_as_one_service(lab: CommandLine) -> None:
         service.signal("SIGINT")
         code, out = service.ends()
     assert code == 0 and out.splitlines()[1].startswith("panic deletes what recordings gives free in ")
+
+
+def test_the_doctor_looks_at_files_too(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--once", code=1)  # the constraint is missing
+    ended = lab.here("doctor", "--json", code=1, ROWLOCK_APP="lab:app")
+    told = {one["check"]: one for one in ended.json["findings"]}
+    assert "--init" in told["ingest microphones"]["advice"]
+    assert told["janitor panic"]["message"] == "it has never run"

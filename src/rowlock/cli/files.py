@@ -20,7 +20,8 @@ from rowlock.cli.work import configure_logs
 from rowlock.cli.working import LogFormat, LogLevel
 
 if TYPE_CHECKING:
-    from rowlock.files.records import Cleaned, FileServiceRecord
+    from rowlock.files.records import Cleaned
+    from rowlock.insights import FileServiceRecord
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")

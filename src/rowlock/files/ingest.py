@@ -20,13 +20,14 @@ from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder, refuse_
 from rowlock.files.limits import takes
 from rowlock.files.patterns import matcher
 from rowlock.files.places import Places
-from rowlock.files.records import FileServiceRecord, FileTrouble, Ingested
+from rowlock.files.records import FileTrouble, Ingested
 from rowlock.files.rows import RowTable, Verdict
 from rowlock.files.service import Stop, Troubles, interval_of, monotonic, run_services
 from rowlock.files.settling import Settling
 from rowlock.files.space import space
 from rowlock.files.tables import App, own_files, path_columns, table_name
 from rowlock.files.watching import Watcher
+from rowlock.insights.filing import FileServiceRecord
 from rowlock.options import check_name, check_seconds
 
 log = logging.getLogger("rowlock.ingest")

@@ -21,10 +21,11 @@ from rowlock.files.limits import Free, limit, takes
 from rowlock.files.oldest import whole_number
 from rowlock.files.places import Places
 from rowlock.files.policy import Choice, Policy
-from rowlock.files.records import Cleaned, DeletedRow, FileServiceRecord, FileTrouble
+from rowlock.files.records import Cleaned, DeletedRow, FileTrouble
 from rowlock.files.service import Stop, Troubles, interval_of, monotonic, run_services
 from rowlock.files.space import Space, space
 from rowlock.files.tables import App, own_files, path_columns, table_name
+from rowlock.insights.filing import FileServiceRecord
 from rowlock.job import utc
 from rowlock.options import check_name
 
@@ -132,7 +133,7 @@ class Janitor:
         self.check()
         policy = self._bound()
         try:
-            wanted = self.limits.read(policy, self.folder.path)
+            wanted = self.limits_now()
         except TRANSIENT:
             raise
         except Exception as error:
@@ -243,6 +244,10 @@ class Janitor:
         if self._policy is None:
             self._policy = Policy(self._app, self.name, self.choice)
         return self._policy
+
+    def limits_now(self) -> Wanted:
+        """What its limits are at this moment."""
+        return self.limits.read(self._bound(), self.folder.path)
 
     # -- asking ----------------------------------------------------------------------------------
 

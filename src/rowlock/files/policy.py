@@ -6,12 +6,13 @@ Reads only, apart from what `deleting.py` does inside its own transactions with 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from rowlock.consumers import names
-from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
+from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError, StoreError
 from rowlock.files.tables import App, FileTable
 from rowlock.stores.session import Session
 
@@ -182,6 +183,10 @@ class Policy:
 
     def _consumer(self, name: str) -> Any:
         known = self._app.consumers
+        if name not in known:  # it may be in a module that is not imported yet
+            with suppress(RowlockError):
+                self._app.consumer_host(name)
+            known = self._app.consumers
         if name not in known:
             raise ConfigurationError(
                 f"{self._title}: after={list(self.choice.after)!r}, but there is no consumer {name!r}; there "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -52,21 +51,3 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     short: str | None = None  # what is still over its limit although everything deletable is gone
     too_full: bool = False  # so is the disk, and no more urgent tier is left
     skipped: str | None = None  # why this janitor did nothing at all
-
-
-class FileServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How an ingest or a janitor stands."""
-
-    kind: str
-    name: str
-    table: str
-    folder: str
-    done: int  # rows ingested, or deleted
-    bytes: int  # of these; a janitor's are freed
-    waiting: int = 0
-    failed: int = 0
-    refused: int = 0
-    free: int | None = None
-    total: int | None = None
-    last_run: datetime | None = None
-    error: str | None = None

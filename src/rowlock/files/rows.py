@@ -19,10 +19,10 @@ from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.places import Places
-from rowlock.files.records import FileServiceRecord
 from rowlock.files.settling import Settling
 from rowlock.files.tables import FileTable, Transaction
 from rowlock.headline import headline
+from rowlock.insights.filing import FileServiceRecord
 from rowlock.job import utc
 from rowlock.retry import describe, storable
 from rowlock.stores.base import Store
