@@ -358,6 +358,7 @@ def test_whatever_the_tree_nothing_outside_is_touched(
 
 @posix
 @pytest.mark.chaos
+@pytest.mark.timeout(3_600)
 @settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_STEPS, asked=_ASKED, stirring=st.booleans())
 def test_ten_thousand_trees(steps: list[tuple[str, str]], asked: list[str], stirring: bool) -> None:
