@@ -49,6 +49,7 @@ class Done(msgspec.Struct):
     healed: int = 0
     kept: int = 0  # somebody has them, or they are not deletable any more
     refused: list[FileTrouble] = msgspec.field(default_factory=list)
+    confirmed: list[Named] = msgspec.field(default_factory=list)  # in this transaction, and still marked
     counted: int = 0  # how many of the deleted are in the janitor's numbers already
 
 
@@ -178,30 +179,18 @@ class Deleter:
         """Write down what is about to go, and look again that it may, in one transaction."""
         by_key = {one.row.key: one for one in candidates}
         with self._writing(now, with_connection=self._also is not None) as tx:
-            for one in candidates:
-                self._mark_row(tx, one, done)
+            marks = [mark for one in candidates for mark in self._marks_for(tx, one, done)]
+            tx.session.each("mark_file", marks)
             still = self._policy.still_deletable(tx.session, list(by_key), age)
-            for key in by_key.keys() - still.keys():
-                tx.session.run("unmark", janitor=self._name, row_key=key)
+            self._unmark(tx, [key for key in by_key if key not in still])
         done.kept += len(by_key) - len(still)
         return [Candidate(still[key], one.why) for key, one in by_key.items() if key in still]
 
-    def _mark_row(self, tx: Transaction, one: Candidate, done: Done) -> None:
+    def _marks_for(self, tx: Transaction, one: Candidate, done: Done) -> list[dict[str, Any]]:
         files = [(0, path) for path in self._readable(one.row)]
         files += [(1, path) for path in self._companions(tx, one.row.key, done)]
-        tx.session.each(
-            "mark_file",
-            [
-                {
-                    "janitor": self._name,
-                    "row_key": one.row.key,
-                    "companion": companion,
-                    "path": path,
-                    "reason": one.why,
-                }
-                for companion, path in dict.fromkeys(files)
-            ],
-        )
+        common = {"janitor": self._name, "row_key": one.row.key, "reason": one.why}
+        return [common | {"companion": companion, "path": path} for companion, path in dict.fromkeys(files)]
 
     def _readable(self, row: Named) -> list[str]:
         """The row's files as far as their paths can be read; what is wrong with others is said later."""
@@ -248,15 +237,15 @@ class Deleter:
             for place, one in enumerate(marked):
                 key = one.row.key
                 if key not in still or key not in marks:  # taken by somebody, or finished by another janitor
-                    tx.session.run("unmark", janitor=self._name, row_key=key)
+                    self._unmark(tx, [key])
                     done.kept += 1
                     continue
                 self._delete_row(tx, Candidate(still[key], one.why), marks[key], needed, ingested, done)
                 if time.monotonic() - began > _LONG:
-                    self._count(tx, done)
+                    self._settle(tx, done)
                     step("before commit")
                     return marked[place + 1 :]
-            self._count(tx, done)
+            self._settle(tx, done)
             step("before commit")
         step("confirmed")
         return []
@@ -276,7 +265,7 @@ class Deleter:
             freed = self._unlink(self._opened, files.there)
         except FileRefused as error:
             done.refused.append(FileTrouble(error.path, str(error)))
-            tx.session.run("unmark", janitor=self._name, row_key=key)
+            self._unmark(tx, [key])
             return
         step("unlinked")
         self._finish(tx, one, files, marked, freed, done)
@@ -334,11 +323,6 @@ class Deleter:
                     tx.session.run("remove_row", row_key=row.key)
                 elif choice.deleted is not None:
                     tx.session.run("set_deleted", row_key=row.key)
-                texts = [text for text in row.paths if isinstance(text, str)]
-                tx.session.run("forget_files", source=self._policy.table.name, ids=_json(texts))
-                if choice.deleted is None and not choice.remove_rows and texts:
-                    tx.session.run("put_record", **self._remembered(texts[0]))
-                tx.session.run("unmark", janitor=self._name, row_key=row.key)
         except Exception as error:
             self._raise_if_passing(error)
             # Its mark stays: the next run confirms it.
@@ -346,7 +330,23 @@ class Deleter:
                 FileTrouble(", ".join(gone), f"its files are gone, but not confirmed: {_line(error)}")
             )
             return False
+        done.confirmed.append(row)
         return True
+
+    def _settle(self, tx: Transaction, done: Done) -> None:
+        """At the end of a transaction: what is confirmed in it is not marked any more, and counted."""
+        rows, done.confirmed = done.confirmed, []
+        texts = [[text for text in row.paths if isinstance(text, str)] for row in rows]
+        if rows:
+            paths = _json([text for some in texts for text in some])
+            tx.session.run("forget_files", source=self._policy.table.name, paths=paths)
+            self._unmark(tx, [row.key for row in rows])
+        if self._policy.choice.deleted is None and not self._policy.choice.remove_rows:
+            tx.session.each("put_record", [self._remembered(some[0]) for some in texts if some])
+        new, done.counted = done.deleted[done.counted :], len(done.deleted)
+        if new:
+            freed = sum(row.freed for row in new)
+            tx.session.run("add_to_service", kind="janitor", name=self._name, more=len(new), bytes=freed)
 
     def _remembered(self, text: str) -> dict[str, Any]:
         """Where neither a column nor a missing row tells it, rowlock's own table does."""
@@ -362,24 +362,17 @@ class Deleter:
             "error": None,
         }
 
-    def _count(self, tx: Transaction, done: Done) -> None:
-        """Add to the numbers what this transaction has done."""
-        new, done.counted = done.deleted[done.counted :], len(done.deleted)
-        if new:
-            freed = sum(row.freed for row in new)
-            tx.session.run("add_to_service", kind="janitor", name=self._name, more=len(new), bytes=freed)
-
     # -- putting right what was broken off -------------------------------------------------------
 
     def finish_marked(self, now: float | None) -> Done:
         """See to rows that an earlier run marked and did not confirm."""
         done = Done()
         with self._policy.table.reading(self._policy.statements) as db:
-            keys = list(dict.fromkeys(row[0] for row in db.rows("marks", janitor=self._name)))
+            keys = [row[0] for row in db.rows("marked_rows", janitor=self._name)]
         for key in keys:
             with self._writing(now, with_connection=True) as tx:
                 self._finish_marked_row(tx, key, done)
-                self._count(tx, done)
+                self._settle(tx, done)
         return done
 
     def _finish_marked_row(self, tx: Transaction, key: Any, done: Done) -> None:
@@ -394,7 +387,7 @@ class Deleter:
             except FileRefused:
                 files = None
         if files is None or files.there or not files.gone:
-            tx.session.run("unmark", janitor=self._name, row_key=key)  # it is judged anew, like any other
+            self._unmark(tx, [key])  # it is judged anew, like any other
             return
         self._finish(tx, Candidate(rows[key], GONE_ALREADY), files, marks[key], 0, done)
 
@@ -409,6 +402,7 @@ class Deleter:
                 if self._is_gone(row):
                     paths = [self._places.read(text) for text in row.paths]
                     done.healed += self._confirm(tx, row, paths, [], done)
+            self._settle(tx, done)
         return done
 
     def _is_gone(self, row: Named) -> bool:
@@ -424,17 +418,19 @@ class Deleter:
         return self._policy.table.writing(self._policy.statements, now, with_connection)
 
     def _marks(self, tx: Transaction, keys: Sequence[Any]) -> dict[Any, list[str]]:
-        """The marked rows, each with its companions."""
-        wanted = set(keys)
+        """Those of the rows that are marked, each with its companions."""
         found: dict[Any, list[str]] = {}
-        for key, companion, path, _ in tx.session.rows("marks", janitor=self._name):
-            if key in wanted:
-                found.setdefault(key, []).extend([path] if companion else [])
+        for key, companion, path in tx.session.rows("marks_of", janitor=self._name, ids=_json(list(keys))):
+            found.setdefault(key, []).extend([path] if companion else [])
         return found
+
+    def _unmark(self, tx: Transaction, keys: Sequence[Any]) -> None:
+        if keys:
+            tx.session.run("unmark", janitor=self._name, ids=_json(list(keys)))
 
     def _ingested_as(self, db: Session, texts: Sequence[str]) -> dict[str, tuple[int, int]]:
         """How the files were when they were ingested, as far as rowlock did that."""
-        rows = db.rows("ingested_as", source=self._policy.table.name, ids=_json(list(texts)))
+        rows = db.rows("ingested_as", source=self._policy.table.name, paths=_json(list(texts)))
         return {path: (size, modified) for path, size, modified in rows}
 
     def _whole_row(self, tx: Transaction, key: Any) -> Row:
@@ -454,7 +450,7 @@ def _line(error: Exception) -> str:
     return headline(describe(error)) or type(error).__name__
 
 
-def _json(value: list[str]) -> str:
+def _json(value: list[Any]) -> str:
     return msgspec.json.encode(value).decode()
 
 

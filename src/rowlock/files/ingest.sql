@@ -6,7 +6,7 @@
 
 -- name: file_records
 SELECT path, state, size, modified, failures, run_at, error FROM rowlock_files
-WHERE source = :source AND path IN ({listed})
+WHERE source = :source AND path {among_paths}
 
 -- Files that have no row, with the reason why.
 -- name: open_records
@@ -14,7 +14,7 @@ SELECT path, state, error FROM rowlock_files
 WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted'
 
 -- name: forget_records
-DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND state <> 'deleted' AND path IN ({listed})
+DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND state <> 'deleted' AND path {among_paths}
 
 -- name: count_open
 SELECT state, count(*) FROM rowlock_files

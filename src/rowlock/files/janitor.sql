@@ -32,18 +32,18 @@ SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {names_files} AND
 -- Before anything is decided: so that no consumer takes the row until this transaction ends. Another statement then
 -- decides, for it must see what was committed until here.
 -- name: lock_rows
-SELECT {key_read} FROM «table» WHERE «key» IN ({keys_given}) ORDER BY «key» {lock_rows}
+SELECT {key_read} FROM «table» WHERE «key» {among_keys} ORDER BY «key» {lock_rows}
 
 -- name: still_deletable
 SELECT {key_read}, «paths» FROM «table»
-WHERE «key» IN ({keys_given}) AND {living} AND {allowed} AND {unheld} AND {names_files}
+WHERE «key» {among_keys} AND {living} AND {allowed} AND {unheld} AND {names_files}
 
 -- name: still_deletable_old
 SELECT {key_read}, «paths» FROM «table»
-WHERE «key» IN ({keys_given}) AND {living} AND {allowed} AND {unheld} AND {names_files} AND {asked}
+WHERE «key» {among_keys} AND {living} AND {allowed} AND {unheld} AND {names_files} AND {asked}
 
 -- name: still_living
-SELECT {key_read}, «paths» FROM «table» WHERE «key» IN ({keys_given}) AND {living} AND {unheld} AND {names_files}
+SELECT {key_read}, «paths» FROM «table» WHERE «key» {among_keys} AND {living} AND {unheld} AND {names_files}
 
 -- Of these files, those that a row names which is not to be deleted.
 -- name: needed_elsewhere
@@ -62,18 +62,21 @@ UPDATE «table» SET {set_deleted} WHERE «key» = {key_given}
 DELETE FROM «table» WHERE «key» = {key_given}
 
 -- name: ingested_as
-SELECT path, size, modified FROM rowlock_files WHERE source = :source AND state = 'ingested' AND path IN ({listed})
+SELECT path, size, modified FROM rowlock_files WHERE source = :source AND state = 'ingested' AND path {among_paths}
 
 -- name: forget_files
-DELETE FROM rowlock_files WHERE source = :source AND path IN ({listed})
+DELETE FROM rowlock_files WHERE source = :source AND path {among_paths}
 
 -- name: mark_file
 INSERT INTO rowlock_file_marks (janitor, row_key, companion, path, reason)
 VALUES (:janitor, :row_key, :companion, :path, :reason)
 ON CONFLICT (janitor, row_key, companion, path) DO NOTHING
 
--- name: marks
-SELECT row_key, companion, path, reason FROM rowlock_file_marks WHERE janitor = :janitor ORDER BY row_key, companion, path
+-- name: marked_rows
+SELECT DISTINCT row_key FROM rowlock_file_marks WHERE janitor = :janitor
+
+-- name: marks_of
+SELECT row_key, companion, path FROM rowlock_file_marks WHERE janitor = :janitor AND {mark_among_keys}
 
 -- name: unmark
-DELETE FROM rowlock_file_marks WHERE janitor = :janitor AND row_key = :row_key
+DELETE FROM rowlock_file_marks WHERE janitor = :janitor AND {mark_among_keys}

@@ -304,6 +304,6 @@ def _json(value: list[Any]) -> str:
 def _needed(column: str, free: str) -> str:
     """Those of the given files that a living row, other than the given ones, names and must keep."""
     return (
-        f"SELECT {column} FROM «table» WHERE {column} IN ({{paths_given}}) AND {{living}} "  # noqa: S608 - quoted
-        f"AND «t».«key» NOT IN ({{keys_given}}) AND NOT coalesce({free}, false)"
+        f"SELECT {column} FROM «table» WHERE {column} {{among_paths}} AND {{living}} "  # noqa: S608 - quoted
+        f"AND NOT («t».«key» {{among_keys}}) AND NOT coalesce({free}, false)"
     )

@@ -82,7 +82,7 @@ class RowTable:
         self._wants_tx = wants_tx
         self._settling = settling
         known = " UNION ".join(
-            f"SELECT «column_{place}» FROM «table» WHERE «column_{place}» IN ({{listed}})"  # noqa: S608 - no name is in it yet
+            f"SELECT «column_{place}» FROM «table» WHERE «column_{place}» {{among_paths}}"  # noqa: S608 - no name is in it yet
             for place in range(len(columns))
         )
         theirs = {f"column_{place}": names.quoted(column) for place, column in enumerate(columns)}
@@ -134,10 +134,10 @@ class RowTable:
         return done + (write(asked, opened, now) if asked else [])
 
     def _look(self, batch: Sequence[Found], now: float | None) -> tuple[set[str], dict[str, _Record]]:
-        ids = _json([self._places.written(found.path) for found in batch])
+        paths = _json(self._places.written(found.path) for found in batch)
         with self._table.reading(self._statements, now) as db:
-            known = {row[0] for row in db.rows("known_paths", ids=ids)}
-            rows = db.rows("file_records", ids=ids, source=self._table.name)
+            known = {row[0] for row in db.rows("known_paths", paths=paths)}
+            rows = db.rows("file_records", paths=paths, source=self._table.name)
         return known, {path: _Record(*rest) for path, *rest in rows if rest[0] not in ("ingested", "deleted")}
 
     def _write_all(
@@ -382,8 +382,8 @@ class RowTable:
         gone = [path for path, *_ in kept if path not in there]
         for start in range(0, len(gone), _FORGET_AT_ONCE):
             with self._table.writing(self._statements) as tx:
-                ids = _json(gone[start : start + _FORGET_AT_ONCE])
-                tx.session.run("forget_records", ids=ids, source=self._table.name)
+                paths = _json(gone[start : start + _FORGET_AT_ONCE])
+                tx.session.run("forget_records", paths=paths, source=self._table.name)
 
     def ran(self, refused: int, mounted: bool) -> None:
         """Note that a scan is done."""

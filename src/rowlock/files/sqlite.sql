@@ -1,20 +1,20 @@
 -- What ingest and janitor say to SQLite in its own way.
 
--- fragment: paths_given
-SELECT value FROM json_each(:paths)
-
--- fragment: listed
-SELECT value FROM json_each(:ids)
+-- fragment: among_paths
+IN (SELECT value FROM json_each(:paths))
 
 -- Keys of whatever type; JSON keeps numbers and texts apart.
+-- fragment: among_keys
+IN (SELECT value FROM json_each(:ids))
+
 -- fragment: key_read
 «t».«key»
 
 -- fragment: key_given
 :row_key
 
--- fragment: keys_given
-SELECT value FROM json_each(:ids)
+-- fragment: mark_among_keys
+row_key IN (SELECT value FROM json_each(:ids))
 
 -- BEGIN IMMEDIATE has locked everything.
 -- fragment: lock_rows
