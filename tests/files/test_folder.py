@@ -384,7 +384,7 @@ def check_tree(base: Path, steps: list[tuple[str, str]], asked: list[str], stirr
                 pass
     assert state_of(outside) == before
     kept = [path.name for path in inside.rglob("*") if path.is_file() and path.read_bytes() == NEW]
-    assert len(kept) == fresh()
+    assert fresh() <= set(kept)  # one that was in the way twice may be there beside it, under the other name
     assert stirring or not [name for name in kept if is_aside(name)]
 
 
@@ -393,7 +393,7 @@ NEW = b"made a moment ago by somebody else"
 
 @contextmanager
 def stirred(inside: Path, outside: Path, really: bool) -> Iterator[Any]:
-    """A thread that renames, links and re-creates; tells how many of the files that it made must be left."""
+    """A thread that renames, links and re-creates; tells which files that it made must be left."""
     stop = threading.Event()
     made: set[str] = set()
 
@@ -418,7 +418,7 @@ def stirred(inside: Path, outside: Path, really: bool) -> Iterator[Any]:
             (inside / f"{number}").write_bytes(b"old")
         thread.start()
     try:
-        yield lambda: len(made)
+        yield lambda: made
     finally:
         stop.set()
         if really:
