@@ -324,6 +324,16 @@ def test_many_files_tell_how_far_they_are(station: Station, monkeypatch: pytest.
     assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
+def test_what_is_known_of_files_that_are_gone_is_forgotten(station: Station) -> None:
+    station.create()
+    for name in ("a.wav", "b.wav"):
+        station.write(name)
+    declared(station).run_once()
+    (station.folder / "a.wav").unlink()
+    declared(station).run_once()
+    assert station.records() == {"b.wav": "ingested"} and len(station.column("file_raw")) == 2
+
+
 # -- as a service ----------------------------------------------------------------------------------
 
 
@@ -407,6 +417,22 @@ def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
         station.write("a.wav", age=0)
         eventually(lambda: station.column("file_raw") == ["a.wav"])
     assert len([one for one in caplog.records if "does not exist" in one.getMessage()]) == 1
+
+
+def test_a_folder_that_is_made_anew_is_watched_again(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.create()
+    monkeypatch.setattr(watching, "_LOOK", 100)
+    made = declared(station, settle=0.05, interval=600.0)
+    with serving(made):
+        eventually(lambda: made.record().last_run is not None)
+        station.folder.rename(station.folder.with_name("old"))
+        station.folder.mkdir()
+        station.write("a.wav", age=0)
+        eventually(lambda: station.column("file_raw") == ["a.wav"])
+        station.write("b.wav", age=0)
+        eventually(lambda: len(station.column("file_raw")) == 2)
 
 
 # -- what is refused -------------------------------------------------------------------------------

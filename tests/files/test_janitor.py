@@ -172,6 +172,17 @@ def test_a_limit_that_cannot_be_read_skips_the_tier_loudly(
     assert "nothing is deleted" in caplog.text
 
 
+def test_time_is_a_parameter(station: Station) -> None:
+    station.create()
+    now = time.time()
+    station.add(1, time=now)
+    made = declared(station, max_age="1h")
+    assert made.run_once(now=now + 3_000).deleted == []
+    assert len(made.run_once(now=now + 4_000).deleted) == 1
+    station.add(2, time=now)
+    assert made.run_once(now=now - 86_400).deleted == []  # the clock was set back
+
+
 # -- conditions ------------------------------------------------------------------------------------
 
 
@@ -264,6 +275,35 @@ def test_a_row_that_a_consumer_holds_is_not_touched(station: Station) -> None:
     assert len(declared(station, app=other).run_once().deleted) == 1
 
 
+def test_no_consumer_loses_a_file_under_its_hands(station: Station) -> None:
+    station.create()
+    app = station.app()
+    trouble: list[str] = []
+    seen: list[int] = []
+
+    @app.consumer(
+        "birdnet", table=station.table, state="analysis_state", order_by="time", where="NOT local_deleted"
+    )
+    def listen(recording: Any) -> None:
+        for _ in range(3):
+            if not (station.folder / recording.file_raw).exists():
+                trouble.append(recording.file_raw)
+            threading.Event().wait(0.002)
+        seen.append(recording.id)
+
+    for number in range(1, 61):
+        station.add(number, size=1)
+    made = declared(station, "panic", station.app(), cap=1, interval=0.01)
+    janitor = threading.Thread(target=made.run)
+    janitor.start()
+    try:
+        app.consume("birdnet", until_empty=True, concurrency=2)
+    finally:
+        made.stop()
+        janitor.join(timeout=20)
+    assert trouble == [] and seen and station.deleted()
+
+
 def test_tiers_protect_what_is_not_uploaded_until_the_last_one(
     station: Station, full_disk: Callable[..., None]
 ) -> None:
@@ -344,17 +384,18 @@ def test_a_row_whose_files_are_gone_already_is_marked_when_it_is_met(station: St
     assert report.healed == 1 and report.deleted == [] and station.deleted() == names(1)
 
 
-def test_an_empty_folder_that_many_rows_name_is_taken_for_a_missing_disk(
+def test_a_folder_in_which_no_file_of_many_rows_is_found_is_taken_for_a_wrong_one(
     station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     station.create()
     monkeypatch.setattr(janitor_module, "_SUSPICIOUS", 3)
     for number in range(1, 4):
         (station.folder / station.add(number)).unlink()
-    with pytest.raises(ConfigurationError, match="is its disk mounted"):
+    (station.folder / "something else").touch()
+    with pytest.raises(ConfigurationError, match="is it the right folder"):
         declared(station).run_once()
     assert station.deleted() == []
-    (station.folder / "any").touch()
+    station.add(4, time=time.time())
     assert declared(station).run_once().healed == 3
 
 

@@ -391,6 +391,10 @@ class Deleter:
             return
         self._finish(tx, Candidate(rows[key], GONE_ALREADY), files, marks[key], 0, done)
 
+    def has_files(self, rows: Sequence[Named]) -> bool:
+        """Whether a file of these rows is there, or something that is in its place."""
+        return any(not self._is_gone(row) for row in rows)
+
     def heal(self, rows: Sequence[Named], now: float | None) -> Done:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
         done = Done()

@@ -34,6 +34,7 @@ log = logging.getLogger("rowlock.ingest")
 
 _BATCH = 500  # files in one transaction
 _CHANGES_AT_ONCE = 1_000
+_FORGET_EVERY = 3_600.0  # seconds
 Progress = Callable[[int, int], None]
 
 
@@ -76,6 +77,7 @@ class Ingest:
         self._stop = Stop()
         self._rows: RowTable | None = None
         self._told: set[tuple[str, str]] = set()
+        self._forget_at = 0.0
 
     def __repr__(self) -> str:
         return f"<ingest {self.name!r} of {self.folder.path} into {self.table}>"
@@ -109,6 +111,9 @@ class Ingest:
             )
             self._settling.keep(one.path for one in found)
             self._take(rows, opened, found, run, now, progress or _no_progress, rescan=True)
+            if monotonic() >= self._forget_at:
+                self._forget_at = monotonic() + _FORGET_EVERY
+                rows.forget_gone(opened)
         rows.forget_vanished({self._places.written(one.path) for one in found})
         rows.ran(len(run.unreadable) + len(run.failed), self.folder.is_mounted)
         return run.report(self._settling.paths)
@@ -219,13 +224,22 @@ class Ingest:
             for one, verdict in rows.write(batch, opened, now, rescan):
                 run.note(self._places.written(one.path), verdict)
                 if verdict.state == "changed":
-                    self._settling.is_finished(one, wall, monotonic())
+                    self._watch_again(opened, one.path, wall)
             progress(min(start + _BATCH, len(finished)), len(finished))
             if run.new:
                 run.new = False
                 self._app.wake(self.table)
             if self._stop.told:
                 break
+
+    def _watch_again(self, opened: OpenFolder, path: str, wall: float) -> None:
+        """Somebody has written to it since it was looked at."""
+        try:
+            seen = opened.look(path)
+        except FileRefused:
+            return
+        if seen is not None:
+            self._settling.is_finished(seen, wall, monotonic())
 
     def _unreadable(self, run: _Run) -> Callable[[str, str], None]:
         def report(path: str, why: str) -> None:

@@ -19,3 +19,11 @@ DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND sta
 -- name: count_open
 SELECT state, count(*) FROM rowlock_files
 WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted' GROUP BY state
+
+-- Files with a row, in pages: what is remembered of one that is gone is of no use any more.
+-- name: ingested_records
+SELECT path FROM rowlock_files
+WHERE source = :source AND name = :name AND state = 'ingested' AND path > :path ORDER BY path LIMIT :count
+
+-- name: forget_ingested
+DELETE FROM rowlock_files WHERE source = :source AND state = 'ingested' AND path {among_paths}

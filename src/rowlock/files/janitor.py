@@ -184,12 +184,19 @@ class Janitor:
     def _heal(self, policy: Policy, deleter: Deleter, run: _Run, now: float | None) -> None:
         """Rows whose files are all gone are marked as deleted, once at the start."""
         if policy.choice.deleted is not None or policy.choice.remove_rows:
+            named = 0
             for page in policy.living():
-                if len(page) >= _SUSPICIOUS and not os.listdir(self.folder.path):
-                    raise ConfigurationError(
-                        f"{self.title}: the folder {self.folder.path} is empty, but {len(page)} rows or more "
-                        "name files in it: is its disk mounted? If it is, put any file there"
-                    )
+                if deleter.has_files(page):
+                    named = 0
+                    break
+                named += len(page)
+            if named >= _SUSPICIOUS:
+                raise ConfigurationError(
+                    f"{self.title}: {named} rows name files in {self.folder.path}, and not one of them is "
+                    "there: is it the right folder, and mounted? If they are really gone, mark these "
+                    "rows as deleted by hand"
+                )
+            for page in policy.living():
                 run.add(deleter.heal(page, now))
         self._healed = True
 

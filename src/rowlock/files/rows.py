@@ -107,6 +107,7 @@ class RowTable:
     def create_constraints(self) -> list[str]:
         """Create what is missing; returns the names."""
         self._table.create_constraints()
+        self.check()
         return list(self._table.constraints())
 
     # -- writing ---------------------------------------------------------------------------------
@@ -384,6 +385,32 @@ class RowTable:
             with self._table.writing(self._statements) as tx:
                 paths = _json(gone[start : start + _FORGET_AT_ONCE])
                 tx.session.run("forget_records", paths=paths, source=self._table.name)
+
+    def forget_gone(self, opened: OpenFolder) -> None:
+        """Forget how files were that are not there any more: nobody can delete them by mistake."""
+        last = ""
+        while True:
+            with self._table.reading(self._statements) as db:
+                found = db.rows(
+                    "ingested_records",
+                    source=self._table.name,
+                    name=self._name,
+                    path=last,
+                    count=_FORGET_AT_ONCE,
+                )
+            gone = [path for (path,) in found if not self._is_there(opened, path)]
+            if gone:
+                with self._table.writing(self._statements) as tx:
+                    tx.session.run("forget_ingested", paths=_json(gone), source=self._table.name)
+            if len(found) < _FORGET_AT_ONCE:
+                return
+            last = found[-1][0]
+
+    def _is_there(self, opened: OpenFolder, path: str) -> bool:
+        try:
+            return opened.look(self._places.read(path)) is not None
+        except FileRefused:
+            return True
 
     def ran(self, refused: int, mounted: bool) -> None:
         """Note that a scan is done."""

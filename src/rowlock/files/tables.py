@@ -16,7 +16,7 @@ from rowlock.consumers.table import DIALECTS
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.stores.base import Store
 from rowlock.stores.borrowed import Borrowed
-from rowlock.stores.lending import SqlLending
+from rowlock.stores.lending import BorrowedSession, SqlLending
 from rowlock.stores.queries import Queries
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
@@ -224,7 +224,9 @@ class FileTable:
             return
         own = cast("Store", self._store).transaction(_TIMEOUT)
         try:
-            session = cast("SqlLending", self._store).session_on(own.borrowed)
+            session = cast("BorrowedSession", cast("SqlLending", self._store).session_on(own.borrowed))
+            if now is not None:
+                session = BorrowedSession(own.borrowed, statements, {**session._always, "now": now})
             with self._explained():
                 yield Transaction(session.using(statements), own.connection, own.borrowed)
             own.commit()

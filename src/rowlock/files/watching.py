@@ -14,7 +14,7 @@ from typing import Any
 
 log = logging.getLogger("rowlock.ingest")
 
-_DEBOUNCE, _STEP = 100, 20  # milliseconds
+_DEBOUNCE, _STEP, _LOOK = 100, 20, 2_000  # milliseconds
 _AGAIN = 5.0  # seconds until a watcher that failed is started again
 _told_missing = False
 
@@ -48,18 +48,22 @@ class Watcher:
     def _run(self, watch: Any) -> None:
         while not self._stop.is_set():
             try:
+                which = os.stat(self._folder).st_ino
                 for changes in watch(
                     self._folder,
                     watch_filter=None,
                     debounce=_DEBOUNCE,
                     step=_STEP,
-                    rust_timeout=500,
-                    yield_on_timeout=False,
+                    rust_timeout=_LOOK,
+                    yield_on_timeout=True,
                     stop_event=self._stop,
                     raise_interrupt=False,
                 ):
                     for _, path in changes:
                         self._changed.put(os.path.relpath(path, self._folder).replace(os.sep, "/"))
+                    if not changes and os.stat(self._folder).st_ino != which:
+                        self._changed.put(None)
+                        break  # the folder was made anew: what is watched is the old one
             except Exception as error:  # a name that is not UTF-8, no more watches, the folder is gone
                 text = str(error)
                 if text not in self._told:
