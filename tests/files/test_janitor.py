@@ -288,12 +288,12 @@ def test_no_consumer_loses_a_file_under_its_hands(station: Station) -> None:
         for _ in range(3):
             if not (station.folder / recording.file_raw).exists():
                 trouble.append(recording.file_raw)
-            threading.Event().wait(0.002)
+            threading.Event().wait(0.01)
         seen.append(recording.id)
 
     for number in range(1, 61):
         station.add(number, size=1)
-    made = declared(station, "panic", station.app(), cap=1, interval=0.01)
+    made = declared(station, "panic", station.app(), cap=8, interval=0.02)
     janitor = threading.Thread(target=made.run)
     janitor.start()
     try:
