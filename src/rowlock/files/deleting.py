@@ -14,16 +14,14 @@ from typing import Any
 
 import msgspec
 
-from rowlock.consumers.row import Row
 from rowlock.errors import TRANSIENT, ConfigurationError
 from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.policy import Named, Policy
 from rowlock.files.records import DeletedRow, FileTrouble
-from rowlock.files.tables import Transaction
+from rowlock.files.tables import Row, Session, Transaction
 from rowlock.headline import headline
 from rowlock.retry import describe
-from rowlock.stores.session import Session
 
 log = logging.getLogger("rowlock.janitor")
 

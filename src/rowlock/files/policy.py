@@ -13,8 +13,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError, StoreError
-from rowlock.files.tables import App, FileTable
-from rowlock.stores.session import Session
+from rowlock.files.tables import App, FileTable, Session
 
 _LATEST = "100000000000"  # Unix seconds, of the year 5138: larger numbers are milliseconds
 _PAGE = 5_000

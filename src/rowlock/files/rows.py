@@ -20,13 +20,11 @@ from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.settling import Settling
-from rowlock.files.tables import FileTable, Transaction
+from rowlock.files.tables import FileTable, Queries, Store, Transaction
 from rowlock.headline import headline
 from rowlock.insights.filing import FileServiceRecord
 from rowlock.job import utc
 from rowlock.retry import describe, storable
-from rowlock.stores.base import Store
-from rowlock.stores.queries import Queries
 
 log = logging.getLogger("rowlock.ingest")
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 
 from rowlock.consumers import names
+from rowlock.consumers.row import Row
 from rowlock.consumers.table import _NOTHING as _NO_CONSUMER  # for looks at catalogues alone
 from rowlock.consumers.table import DIALECTS
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
@@ -20,6 +21,19 @@ from rowlock.stores.lending import BorrowedSession, SqlLending
 from rowlock.stores.queries import Queries
 from rowlock.stores.session import Session
 from rowlock.stores.sql import SqlStore
+
+__all__ = [
+    "App",
+    "FileTable",
+    "Queries",
+    "Row",
+    "Session",
+    "Store",
+    "Transaction",
+    "own_files",
+    "path_columns",
+    "table_name",
+]
 
 _MARK = re.compile(r"«(\w+)»")
 _PACKAGE = "rowlock.files"
