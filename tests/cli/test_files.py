@@ -147,3 +147,11 @@ def test_the_doctor_looks_at_files_too(lab: CommandLine) -> None:
     told = {one["check"]: one for one in ended.json["findings"]}
     assert "--init" in told["ingest microphones"]["advice"]
     assert told["janitor panic"]["message"] == "it has never run"
+
+
+@pytest.mark.parametrize("words", [("janitor", "--dry-run"), ("janitor", "--status"), ("ingest", "--status")])
+def test_who_only_looks_creates_nothing(rowlock: CommandLine, words: tuple[str, str]) -> None:
+    rowlock.write("lab.py", LAB)
+    (rowlock.folder / "recorder").mkdir()
+    assert "no queue at lab.db" in rowlock.refused_here(words[0], "lab:app", words[1])
+    assert rowlock.files() == set()

@@ -57,7 +57,7 @@ def ingest(
 ) -> None:
     """Write a row for each finished file of the folders that an app ingests. Ctrl-C (or SIGTERM) stops it."""
     configure_logs(log_level, log_format)
-    chosen = _chosen(given, "ingest", lambda app: app.ingests)
+    chosen = _chosen(given, "ingest", lambda app: app.ingests, only_looks=status)
     if init:
         for one in chosen:
             show.say(f"{one.name}: {', '.join(one.init())} are there")
@@ -107,7 +107,7 @@ def janitor(
     from rowlock.files.janitor import Tiers
 
     configure_logs(log_level, log_format)
-    chosen = _chosen(given, "janitor", lambda app: app.janitors)
+    chosen = _chosen(given, "janitor", lambda app: app.janitors, only_looks=status or dry_run)
     if status:
         _show_status([one.record() for one in chosen], json)
     elif once or dry_run:
@@ -174,7 +174,10 @@ def _counted(report: Any) -> str:
 
 
 def _chosen(
-    given: list[str] | None, kind: str, declared: Callable[[Rowlock], Mapping[str, Any]]
+    given: list[str] | None,
+    kind: str,
+    declared: Callable[[Rowlock], Mapping[str, Any]],
+    only_looks: bool,
 ) -> list[Any]:
     """The services that are meant: all of the app, or the one that is named."""
     words = list(given or ())
@@ -187,6 +190,8 @@ def _chosen(
         raise CommandFailed(f"{where} declares no {kind}: write app.{kind}(...) in it")
     if words and words[0] not in known:
         raise CommandFailed(f"{where} declares no {kind} {words[0]!r}; there are: {', '.join(known)}")
+    if only_looks:  # then nothing is created
+        rowlock.store.open(create=False)
     return [known[words[0]]] if words else list(known.values())
 
 

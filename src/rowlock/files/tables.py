@@ -132,7 +132,7 @@ class FileTable:
             )
         self.types = {name: kind for name, kind, *_ in found}
         if is_sqlite:
-            self.primary = [name for name, _, is_key in found if is_key]
+            self.primary = [row[0] for row in found if row[2]]
         else:
             with self._store.reading() as session:
                 own_look = self._store.statements((_PACKAGE, "catalogue.sql"), words={})
