@@ -18,3 +18,11 @@ def station(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Station]
     made = Station(STORES[request.param](request), tmp_path / "recorder")
     yield made
     made.close()
+
+
+@pytest.fixture
+def sqlite_station(tmp_path: Path) -> Iterator[Station]:
+    """For what has nothing to do with the database."""
+    made = Station(f"sqlite:///{tmp_path / 'queue.db'}", tmp_path / "recorder")
+    yield made
+    made.close()

@@ -86,7 +86,7 @@ def lab() -> Iterator[Lab]:
 
 
 _quick = settings(
-    max_examples=100,
+    max_examples=75,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

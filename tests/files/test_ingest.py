@@ -349,7 +349,8 @@ def serving(made: Ingest) -> Iterator[threading.Thread]:
         assert not thread.is_alive()
 
 
-def test_a_slow_writer_is_ingested_once_and_whole(station: Station) -> None:
+def test_a_slow_writer_is_ingested_once_and_whole(sqlite_station: Station) -> None:
+    station = sqlite_station
     station.create()
     sizes = []
     made = declared(
@@ -377,8 +378,9 @@ def test_a_watched_file_is_taken_long_before_the_next_scan(station: Station) -> 
 
 
 def test_without_watchfiles_scans_alone_find_everything(
-    station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    station = sqlite_station
     station.create()
     monkeypatch.setitem(__import__("sys").modules, "watchfiles", None)
     monkeypatch.setattr(watching, "_told_missing", False)
@@ -390,8 +392,9 @@ def test_without_watchfiles_scans_alone_find_everything(
 
 @posix
 def test_the_watcher_survives_a_name_that_is_not_utf_8(
-    station: Station, monkeypatch: pytest.MonkeyPatch
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    station = sqlite_station
     station.create()
     monkeypatch.setattr(watching, "_AGAIN", 0.05)
     made = declared(station, settle=0.05, interval=600.0)
@@ -405,8 +408,9 @@ def test_the_watcher_survives_a_name_that_is_not_utf_8(
 
 
 def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
-    station: Station, caplog: pytest.LogCaptureFixture
+    sqlite_station: Station, caplog: pytest.LogCaptureFixture
 ) -> None:
+    station = sqlite_station
     station.create()
     made = declared(station, settle=0.05, interval=0.1)
     with serving(made):
@@ -420,8 +424,9 @@ def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
 
 
 def test_a_folder_that_is_made_anew_is_watched_again(
-    station: Station, monkeypatch: pytest.MonkeyPatch
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    station = sqlite_station
     station.create()
     monkeypatch.setattr(watching, "_LOOK", 100)
     made = declared(station, settle=0.05, interval=600.0)

@@ -19,11 +19,9 @@ BOTH = ["file_raw", "file_processed"]
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Any:
-    station = Station(f"sqlite:///{tmp_path / 'queue.db'}", tmp_path / "recorder")
-    station.create()
-    yield station
-    station.close()
+def here(sqlite_station: Station) -> Station:
+    sqlite_station.create()
+    return sqlite_station
 
 
 def common(station: Station, **chosen: Any) -> dict[str, Any]:
