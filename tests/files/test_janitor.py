@@ -557,6 +557,56 @@ def test_a_file_that_another_row_needs_is_kept(station: Station) -> None:
     assert len(declared(station).run_once().deleted) == 2
 
 
+def test_a_file_of_a_row_that_a_consumer_takes_meanwhile_is_kept_for_it(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rowlock.files import deleting
+
+    station.create()
+    station.add(1)
+    station.add(2, file_processed="00001.wav")
+    held = station.column("id")[1]
+
+    def taken(name: str) -> None:
+        if name == "marked":
+            claims = f"{station.prefix}rowlock_consumer_claims (consumer, row_key, claimed_by)"
+            key = held if station.is_sqlite else str(held)
+            station.execute(f"INSERT INTO {claims} VALUES ('birdnet', ?, 'somebody')", (key,))
+
+    monkeypatch.setattr(deleting, "step", taken)
+    report = declared(station).run_once()
+    assert station.files() == names(1, 2) and "another row" in report.refused[0].why
+
+
+def test_a_dry_run_leaves_even_a_broken_off_deletion_as_it_is(station: Station) -> None:
+    station.create()
+    station.add(1)
+    (station.folder / "00001.wav").rename(station.folder / ".00001.wav.rowlock-delete")
+    declared(station).run_once(dry_run=True)
+    assert station.files() == [".00001.wav.rowlock-delete"]
+    declared(station).run_once()
+    assert station.files() == [] and station.deleted() == names(1)
+
+
+def test_a_deletion_that_was_broken_off_waits_while_a_consumer_has_the_row(station: Station) -> None:
+    station.create()
+    station.add(1)
+    made = declared(station)
+    made.run_once(now=1.0)
+    (key,) = station.column("id")
+    marks = f"{station.prefix}rowlock_file_marks (janitor, row_key, companion, path, reason)"
+    text = key if station.is_sqlite else str(key)
+    station.execute(f"INSERT INTO {marks} VALUES ('housekeeping', ?, 0, '00001.wav', 'old')", (text,))
+    claims = f"{station.prefix}rowlock_consumer_claims (consumer, row_key, claimed_by)"
+    station.execute(f"INSERT INTO {claims} VALUES ('birdnet', ?, 'somebody')", (text,))
+    (station.folder / "00001.wav").unlink()
+    made.run_once(now=1.0)
+    assert station.deleted() == [] and len(station.marks()) == 1
+    station.execute(f"DELETE FROM {station.prefix}rowlock_consumer_claims")
+    made.run_once(now=1.0)
+    assert station.deleted() == names(1) and station.marks() == []
+
+
 def test_rows_that_are_refused_do_not_use_up_the_cap(station: Station) -> None:
     station.create()
     for number in range(1, 6):

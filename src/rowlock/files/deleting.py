@@ -5,7 +5,6 @@ Which rows these are is decided elsewhere. Every step can be the last one before
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -23,9 +22,8 @@ from rowlock.files.tables import Row, Session, Transaction
 from rowlock.headline import headline
 from rowlock.retry import describe
 
-log = logging.getLogger("rowlock.janitor")
-
 _LONG = 0.2  # seconds after which a transaction ends: on SQLite everybody else waits for it
+_HEALED_AT_ONCE = 200
 GONE_ALREADY = "gone already"
 
 
@@ -70,10 +68,11 @@ class Deleter:
         also: Callable[..., Iterable[Any]] | None,
         also_folder: Folder,
         on_deleted: Callable[..., Any] | None,
+        dry_run: bool,
     ) -> None:
         self._policy = policy
         self._name = name
-        self._title = f"janitor {name!r}"
+        self._recover = not dry_run
         self._places = places
         self._folder = folder
         self._also = also
@@ -102,7 +101,7 @@ class Deleter:
         for text in row.paths:
             try:
                 path = self._places.read(text)
-                found = self._opened.look(path, recover=True)
+                found = self._opened.look(path, recover=self._recover)
             except FileRefused as error:
                 raise FileRefused(str(error), str(text)) from None
             if found is None:
@@ -145,7 +144,7 @@ class Deleter:
         texts = [text for one in candidates for text in one.row.paths if isinstance(text, str)]
         with self._policy.table.reading(self._policy.statements, now) as db:
             still = self._policy.look_deletable(db, keys, age)
-            needed = self._policy.needed_elsewhere(db, keys, texts, age)
+            needed = self._policy.needed_elsewhere(db, list(still), texts, age)
             ingested = self._ingested_as(db, texts)
         for one in candidates:
             if one.row.key not in still:
@@ -230,7 +229,7 @@ class Deleter:
             still = self._policy.still_deletable(tx.session, keys, age)
             marks = self._marks(tx, keys)
             texts = [text for row in still.values() for text in row.paths if isinstance(text, str)]
-            needed = self._policy.needed_elsewhere(tx.session, keys, texts, age)
+            needed = self._policy.needed_elsewhere(tx.session, list(still), texts, age)
             ingested = self._ingested_as(tx.session, texts)
             for place, one in enumerate(marked):
                 key = one.row.key
@@ -384,6 +383,8 @@ class Deleter:
                 files = self.look(rows[key])
             except FileRefused:
                 files = None
+        elif tx.session.row("is_living", **self._policy.values(row_key=key)) is not None:
+            return  # somebody has it at this moment: the next run looks again
         if files is None or files.there or not files.gone:
             self._unmark(tx, [key])  # it is judged anew, like any other
             return
@@ -397,14 +398,14 @@ class Deleter:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
         done = Done()
         gone = [row.key for row in rows if self._is_gone(row)]
-        if not gone:
-            return done
-        with self._writing(now, with_connection=True) as tx:
-            for row in self._policy.still_living(tx.session, gone).values():
-                if self._is_gone(row):
-                    paths = [self._places.read(text) for text in row.paths]
-                    done.healed += self._confirm(tx, row, paths, [], done)
-            self._settle(tx, done)
+        for start in range(0, len(gone), _HEALED_AT_ONCE):
+            with self._writing(now, with_connection=True) as tx:
+                some = gone[start : start + _HEALED_AT_ONCE]
+                for row in self._policy.still_living(tx.session, some).values():
+                    if self._is_gone(row):
+                        paths = [self._places.read(text) for text in row.paths]
+                        done.healed += self._confirm(tx, row, paths, [], done)
+                self._settle(tx, done)
         return done
 
     def _is_gone(self, row: Named) -> bool:

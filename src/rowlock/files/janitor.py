@@ -148,6 +148,7 @@ class Janitor:
             self._also,
             Folder(self.also_folder.path, keep=keep),
             self._on_deleted,
+            dry_run,
         ) as deleter:
             if not dry_run:
                 self._see_that_it_is_mounted(policy)

@@ -45,6 +45,9 @@ WHERE «key» {among_keys} AND {living} AND {allowed} AND {unheld} AND {names_fi
 -- name: still_living
 SELECT {key_read}, «paths» FROM «table» WHERE «key» {among_keys} AND {living} AND {unheld} AND {names_files}
 
+-- name: is_living
+SELECT 1 FROM «table» WHERE «key» = {key_given} AND {living}
+
 -- Of these files, those that a row names which is not to be deleted.
 -- name: needed_elsewhere
 {needed}
