@@ -11,14 +11,8 @@ from rowlock.errors import ConfigurationError
 from rowlock.files import limits
 from rowlock.files.folder import FileRefused, Folder, Found
 from rowlock.files.patterns import matcher
+from rowlock.files.records import FileTrouble
 from rowlock.files.space import space
-
-
-class RefusedFile(msgspec.Struct, frozen=True):
-    """A file that was not deleted, and why."""
-
-    path: str
-    why: str
 
 
 class DeletedOldest(msgspec.Struct, frozen=True):
@@ -26,7 +20,7 @@ class DeletedOldest(msgspec.Struct, frozen=True):
 
     deleted: list[str]  # paths below the folder, oldest first
     freed: int  # bytes
-    refused: list[RefusedFile]
+    refused: list[FileTrouble]
     free: int  # bytes that are free on the disk now
     enough: bool  # whether that is what was asked for
 
@@ -42,12 +36,12 @@ def delete_oldest(
     wanted = limits.free("until_free", until_free)
     whole_number("cap", cap)
     place.check(writable=True)
-    refused: list[RefusedFile] = []
+    refused: list[FileTrouble] = []
     deleted: list[str] = []
     freed = 0
 
     def report(path: str, why: str) -> None:
-        refused.append(RefusedFile(path, why))
+        refused.append(FileTrouble(path, why))
 
     began = space(place.path)
     target = wanted.of(began.total)
