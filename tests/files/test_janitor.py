@@ -470,6 +470,22 @@ def test_a_function_that_raises_when_told_is_told_again_by_the_next_run(station:
     assert station.marks() == []
 
 
+def test_a_row_that_the_table_refuses_to_mark_spares_the_others(station: Station) -> None:
+    station.create()
+    for number in range(1, 4):
+        station.add(number, station="locked" if number == 2 else "free")
+    if station.is_sqlite:
+        station.execute(
+            "CREATE TRIGGER locked BEFORE UPDATE ON recordings WHEN old.station = 'locked' "
+            "BEGIN SELECT RAISE(ABORT, 'this row is sealed'); END"
+        )
+    else:
+        station.execute(f"ALTER TABLE {station.table} ADD CHECK (station <> 'locked' OR NOT local_deleted)")
+    report = declared(station).run_once()
+    assert station.deleted() == names(1, 3) and station.files() == []
+    assert "not confirmed" in report.refused[0].why and len(station.marks()) == 1
+
+
 # -- safety ----------------------------------------------------------------------------------------
 
 

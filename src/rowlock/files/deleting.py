@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rowlock.errors import TRANSIENT, ConfigurationError
+from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.policy import Named, Policy
@@ -46,6 +46,9 @@ class Done(msgspec.Struct):
     kept: int = 0  # somebody has them, or they are not deletable any more
     refused: list[FileTrouble] = msgspec.field(default_factory=list)
     confirmed: list[Named] = msgspec.field(default_factory=list)  # in this transaction, and still marked
+    untold: list[Any] = msgspec.field(
+        default_factory=list
+    )  # keys of these of which the table knows nothing yet
     counted: int = 0  # how many of the deleted are in the janitor's numbers already
 
 
@@ -167,7 +170,16 @@ class Deleter:
         marked = self._mark(candidates, age, now, done)
         step("marked")
         while marked:
-            marked = self._unlink_and_confirm(marked, age, now, done)
+            before = len(done.deleted)
+            try:
+                marked = self._unlink_and_confirm(marked, age, now, done)
+            except TRANSIENT:
+                raise
+            except StoreError:  # the table refuses one of them: each for itself, then
+                del done.deleted[before:]
+                done.confirmed, done.untold = [], []
+                self._finish_each([one.row.key for one in marked], now, done)
+                break
         return done
 
     def _mark(
@@ -265,7 +277,7 @@ class Deleter:
             self._unmark(tx, [key])
             return
         step("unlinked")
-        self._finish(tx, one, files, marked, freed, done)
+        self._finish(tx, one, files, marked, freed, done, alone=False)
 
     def _unlink(self, opened: OpenFolder, files: Sequence[Found]) -> int:
         freed = 0
@@ -279,13 +291,20 @@ class Deleter:
         return freed
 
     def _finish(
-        self, tx: Transaction, one: Candidate, files: _Files, marked: list[str], freed: int, done: Done
+        self,
+        tx: Transaction,
+        one: Candidate,
+        files: _Files,
+        marked: list[str],
+        freed: int,
+        done: Done,
+        alone: bool,
     ) -> None:
         """The row's own files are gone: its companions go, too, and the table is told."""
         gone = [*(found.path for found in files.there), *files.gone]
         also_gone, also_freed = self._unlink_companions(marked, done)
         step("companions")
-        if self._confirm(tx, one.row, gone, also_gone, done):
+        if self._confirm(tx, one.row, gone, also_gone, done, alone):
             if files.there:
                 done.deleted.append(self._deleted(one, files, freed + also_freed))
             else:
@@ -306,20 +325,24 @@ class Deleter:
         return gone, freed
 
     def _confirm(
-        self, tx: Transaction, row: Named, gone: list[str], also_gone: list[str], done: Done
+        self, tx: Transaction, row: Named, gone: list[str], also_gone: list[str], done: Done, alone: bool
     ) -> bool:
-        """Say in the user's table that the files are gone; False if the user's function raised."""
-        choice = self._policy.choice
+        """Say in the user's table that the files are gone; False if that, or the user's function, raised.
+
+        Not `alone`, rows of which no function is told wait for the end of the transaction: a savepoint and a
+        statement for each took 11 of 21 s for 6,000 rows on PostgreSQL.
+        """
+        if not alone and self._on_deleted is None:
+            done.untold.append(row.key)
+            done.confirmed.append(row)
+            return True
         try:
             with tx.savepoint():
                 if self._on_deleted is not None:
                     places = [Path(self._folder.path, *path.split("/")) for path in gone]
                     places += [Path(self._also_folder.path, *path.split("/")) for path in also_gone]
                     self._on_deleted(self._whole_row(tx, row.key), places, tx.connection)
-                if choice.remove_rows:
-                    tx.session.run("remove_row", row_key=row.key)
-                elif choice.deleted is not None:
-                    tx.session.run("set_deleted", row_key=row.key)
+                self._tell_table(tx, [row.key])
         except Exception as error:
             self._raise_if_passing(error)
             # Its mark stays: the next run confirms it.
@@ -330,8 +353,17 @@ class Deleter:
         done.confirmed.append(row)
         return True
 
+    def _tell_table(self, tx: Transaction, keys: list[Any]) -> None:
+        if self._policy.choice.remove_rows:
+            tx.session.run("remove_rows", ids=_json(keys))
+        elif self._policy.choice.deleted is not None:
+            tx.session.run("set_deleted", ids=_json(keys))
+
     def _settle(self, tx: Transaction, done: Done) -> None:
         """At the end of a transaction: what is confirmed in it is not marked any more, and counted."""
+        untold, done.untold = done.untold, []
+        if untold:
+            self._tell_table(tx, untold)
         rows, done.confirmed = done.confirmed, []
         texts = [[text for text in row.paths if isinstance(text, str)] for row in rows]
         if rows:
@@ -366,11 +398,14 @@ class Deleter:
         done = Done()
         with self._policy.table.reading(self._policy.statements) as db:
             keys = [row[0] for row in db.rows("marked_rows", janitor=self._name)]
+        self._finish_each(keys, now, done)
+        return done
+
+    def _finish_each(self, keys: Sequence[Any], now: float | None, done: Done) -> None:
         for key in keys:
             with self._writing(now, with_connection=True) as tx:
                 self._finish_marked_row(tx, key, done)
                 self._settle(tx, done)
-        return done
 
     def _finish_marked_row(self, tx: Transaction, key: Any, done: Done) -> None:
         rows = self._policy.still_living(tx.session, [key])
@@ -388,7 +423,7 @@ class Deleter:
         if files is None or files.there or not files.gone:
             self._unmark(tx, [key])  # it is judged anew, like any other
             return
-        self._finish(tx, Candidate(rows[key], GONE_ALREADY), files, marks[key], 0, done)
+        self._finish(tx, Candidate(rows[key], GONE_ALREADY), files, marks[key], 0, done, alone=True)
 
     def has_files(self, rows: Sequence[Named]) -> bool:
         """Whether a file of these rows is there, or something that is in its place."""
@@ -404,7 +439,7 @@ class Deleter:
                 for row in self._policy.still_living(tx.session, some).values():
                     if self._is_gone(row):
                         paths = [self._places.read(text) for text in row.paths]
-                        done.healed += self._confirm(tx, row, paths, [], done)
+                        done.healed += self._confirm(tx, row, paths, [], done, alone=True)
                 self._settle(tx, done)
         return done
 

@@ -59,10 +59,10 @@ SELECT 1 FROM «table» WHERE «key» = {key_given} AND {living}
 SELECT «all_columns» FROM «table» WHERE «key» = {key_given}
 
 -- name: set_deleted
-UPDATE «table» SET {set_deleted} WHERE «key» = {key_given}
+UPDATE «table» SET {set_deleted} WHERE «key» {among_keys}
 
--- name: remove_row
-DELETE FROM «table» WHERE «key» = {key_given}
+-- name: remove_rows
+DELETE FROM «table» WHERE «key» {among_keys}
 
 -- name: ingested_as
 SELECT path, size, modified FROM rowlock_files WHERE source = :source AND state = 'ingested' AND path {among_paths}
