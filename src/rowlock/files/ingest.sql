@@ -2,7 +2,7 @@
 
 -- Paths of the list that some path column has already.
 -- name: known_paths
-{known}
+{known_rows}
 
 -- name: file_records
 SELECT path, state, size, modified, failures, run_at, error FROM rowlock_files

@@ -84,7 +84,7 @@ class RowTable:
             for place in range(len(columns))
         )
         theirs = {f"column_{place}": names.quoted(column) for place, column in enumerate(columns)}
-        self._statements = self._table.statements("ingest.sql", {"known": known}, theirs)
+        self._statements = self._table.statements("ingest.sql", {"known_rows": known}, theirs)
         self._inserts: dict[tuple[str, ...], str] = {}
 
     # -- checking --------------------------------------------------------------------------------
