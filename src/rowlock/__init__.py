@@ -5,6 +5,7 @@ from rowlock.app import Rowlock
 from rowlock.consumers.forms import Flag, Status
 from rowlock.errors import (
     CancelRequested,
+    ClaimLost,
     ConfigurationError,
     Fail,
     InvalidPayload,
@@ -29,6 +30,7 @@ from rowlock.worker.poller import Poller
 __all__ = [
     "CancelRequested",
     "Claim",
+    "ClaimLost",
     "ConfigurationError",
     "Ending",
     "Fail",

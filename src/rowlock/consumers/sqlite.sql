@@ -110,3 +110,8 @@ SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1
 
 -- name: index_there
 SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table
+
+-- A write, as in hold_claim.
+-- name: hold_claims
+UPDATE rowlock_consumer_claims SET note = note
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker

@@ -172,6 +172,24 @@ class ConsumerStore(RefusedOutcomes):
         _log_lines(said)
         return True
 
+    def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write the run's progress and hold its claims until the task commits; False: they were lost."""
+        table, worker = self.table, claim.claimed_by
+        tx = cast("SqlUserTransactions", self._ground).session_on(user).using(table.on(user.style))
+        said: list[tuple[str, LogLine]] = []
+        if report is not None:
+            said = self._said(tx, [report])
+            if "lock_rows" in table.statements:  # rows before claims, as everybody else does
+                members = tx.rows("members", ids=_json([claim.claim]), worker=worker)
+                tx.rows("lock_rows", ids=_json([one[1] for one in members]), worker=worker)
+            self._report(tx, [msgspec.structs.replace(report, lines=())])
+        # A worker is declared dead before its rows are taken back, one by one if need be: so both are asked.
+        held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
+        if not held or tx.row("worker_lives", worker=worker) is None:
+            return False
+        _log_lines(said)
+        return True
+
     def _members(self, worker: str, outcomes: Sequence[Outcome], now: float | None) -> list[list[Outcome]]:
         """The outcomes of each row; that of a batch has those of its rows."""
         if self._consumer.batch is None:
