@@ -16,7 +16,7 @@ from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Destination, Enqueuer, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
-from rowlock.options import Options, Seconds, check_has_strategy, check_name
+from rowlock.options import Options, Seconds, check_name, check_strategy_applies
 from rowlock.registry import Registry
 from rowlock.retry import Retry
 from rowlock.task import Task
@@ -154,7 +154,7 @@ class Rowlock:
         status: Status | None = None,
         flag: Flag | None = None,
         key: str = "id",
-        order_by: str | None = None,
+        order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout: Seconds | None = None,
@@ -500,7 +500,9 @@ class Rowlock:
     def set_strategy(self, queue: str, strategy: str | None) -> None:
         """Set the order in which all workers claim from a queue; None leaves it to each worker."""
         check_name("queue", queue)
-        self.store.set_queue(check_has_strategy(queue) if strategy else queue, strategy=strategy or "")
+        if strategy:
+            check_strategy_applies(queue, strategy)
+        self.store.set_queue(queue, strategy=strategy or "")
 
     def close(self) -> None:
         """Close this process's connections; a later call opens them again."""

@@ -58,9 +58,10 @@ _TYPES = {
             "queue",
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
-        *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
+        *("consumer", "mark", "mark_key", "own_strategy", "row_key", "table", "word"),
         *("due_word", "running_word", "other_word"),
         *("source", "path", "kind", "janitor", "reason"),
+        *(f"mark_{letter}" for letter in "abcdefgh"),  # a place in the line of a consumer's rows
     ),
     "json": (
         *("args", "fields", "ids", "info", "jobs", "paths", "queues", "result", "task_names", "tasks"),
