@@ -539,7 +539,9 @@ class Tiers:
 def _order(value: Any) -> str | None:
     if value is None:
         return None
-    column, descending = names.order(value)
+    (column, descending), *more = names.order(value)
+    if more:
+        raise ConfigurationError(f"order_by={value!r}: a janitor takes one column")
     if descending:
         raise ConfigurationError(f"order_by={value!r}: the oldest go first, so leave DESC out")
     return column
