@@ -7,7 +7,7 @@ import pytest
 from rowlock.errors import WorkerGone
 from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.base import Store
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 from tests.stores.steps import add, end, events, job, new, outcome, state, take, worker
 
 NOW = 1_800_000_000.0
@@ -29,7 +29,7 @@ def test_a_claim_takes_the_job_and_raises_its_claim_number(store: Store) -> None
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_a_claim_has_all_that_a_job_can_be_given(store: Store, strategy: str, count: int) -> None:
     who = worker(store)
     given = {"args": '{"a":["é",{"b":null}]}', "meta": '{"tenant":"x","deep":{"a":[1]}}', "priority": 4}
@@ -44,12 +44,12 @@ def test_a_claim_has_all_that_a_job_can_be_given(store: Store, strategy: str, co
         assert claim.expires_at == found.expires_at is not None
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_an_empty_queue_gives_nothing(store: Store, strategy: str) -> None:
     assert take(store, worker(store), 5, strategy=strategy) == []
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_every_job_is_claimed_once_whatever_the_batch(store: Store, strategy: str) -> None:
     who = worker(store)
     ids = priorities(store, *[level % 5 - 2 for level in range(40)])

@@ -27,7 +27,8 @@ from rowlock.job import (
 )
 from rowlock.retry import LONGEST_UNKNOWN
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.sql.claiming import has_work, last_served, take
+from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.stores.sql.claiming import Claiming, has_work
 from rowlock.stores.sql.finishing import (
     Fate,
     Step,
@@ -82,6 +83,11 @@ class SqlStore(RefusedOutcomes):
     @abstractmethod
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
+
+    @property
+    @abstractmethod
+    def _claim_sql(self) -> ClaimSql:
+        """How this database claims by a strategy."""
 
     # -- for rooms that have statements of their own ---------------------------------------------
 
@@ -169,18 +175,18 @@ class SqlStore(RefusedOutcomes):
             if minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
-            has_isolated = False
             if request and request.count > 0:
                 alive, has_settings, has_isolated, next_queue = tx.row(
                     "claim_facts", worker=worker, after=request.after
                 )
                 if alive:
                     settings = tx.rows("queue_settings") if has_settings else []
-                    claims = take(tx, worker, request, settings, has_isolated, next_queue)
+                    claiming = Claiming(tx, self._claim_sql, worker, request)
+                    claims = claiming.take(settings, has_isolated, next_queue)
                     self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            last = last_served(claims, request, has_isolated) if request else ""
+            last = claims[-1].queue if claims else request.after if request else ""
             got = ExchangeResult(without_expired(tx, worker, claims), lost, last)
             self._leave_trace(tx, worker, outcomes, not_written, got.claims)
             return got
