@@ -8,8 +8,26 @@ from typing import Any, NamedTuple
 import pytest
 
 import rowlock
-from rowlock import Key, Strategy, Weight, get_strategy, register
+from rowlock import Claim, Key, Strategy, Weight, get_strategy, register
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
+
+
+def claim(id: int, level: int, task: str = "t", max_attempts: int = 3, isolate: int = 0) -> Claim:
+    return Claim(
+        id=id,
+        claim=1,
+        task=task,
+        queue="q",
+        args_json="{}",
+        priority=level,
+        failures=0,
+        max_attempts=max_attempts,
+        created=0,
+        due=0,
+        taken=0,
+        claimed_by="w",
+        isolate=isolate,
+    )
 
 
 class Row(NamedTuple):

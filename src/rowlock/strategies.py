@@ -118,7 +118,7 @@ def register(strategy: Strategy) -> Strategy:
 
 
 def get_strategy(name: str) -> Strategy:
-    """Return the strategy of that name, in any case; an unknown one raises `ValueError` with the valid ones."""
+    """Return the strategy of that name, in any case; an unknown one raises `ValueError` naming all."""
     try:
         return _STRATEGIES[name.upper()]
     except (KeyError, AttributeError):

@@ -1,15 +1,15 @@
-"""Every strategy, also one that is registered here, on every store and claim path, for one job and for many."""
+"""Every strategy, also one that is registered here, on every store and path, for one job and for many."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from rowlock import Strategy, Weight, get_strategy, register, strategies
+from rowlock import Strategy, Weight, get_strategy, register, stores, strategies
 from rowlock.job import Claim, ClaimRequest
 from rowlock.stores.base import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
@@ -37,11 +37,10 @@ class Row(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategies, "_STRATEGIES", dict(strategies._STRATEGIES))
     for one in OWN:
         register(one)
-    yield
 
 
 def fill(store: Store, queue: str, levels: list[int]) -> list[Row]:
@@ -135,6 +134,14 @@ def test_a_level_that_runs_out_passes_its_draws_on(store: Store, path: str) -> N
     request = ClaimRequest(count=20, strategy="WEIGHTED_RANDOM")
     claims = store.exchange(who, request=request).claims
     assert Counter(claim.priority for claim in claims) == {100: 1, 0: 7, -100: 3}
+
+
+def test_no_store_knows_a_strategy_by_its_name() -> None:
+    folder = Path(stores.__file__).parent
+    files = [file for file in folder.rglob("*") if file.suffix in (".py", ".sql")]
+    assert len(files) > 30
+    found = [(file.name, name) for file in files for name in names() if name in file.read_text("utf-8")]
+    assert found == []
 
 
 def test_a_strategy_that_another_process_has_registered_gives_way_to_the_workers_own(store: Store) -> None:

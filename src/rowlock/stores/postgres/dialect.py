@@ -141,7 +141,7 @@ def exchange(
         **holes(strategy),
         "first": first(strategy.order, INDEXES),
         "turn": "{turn_named}" if named else "{turn_all}",
-        "of_these": " AND queue = ANY (:names)" if named else "",
+        "of_these": " AND queue || '' = ANY (:names)" if named else "",
         "of_these_names": " AND name = ANY (:names)" if named else "",
         "done": f"{{done_{done}}}",
         "ended": f"{{ended_{done}}}",

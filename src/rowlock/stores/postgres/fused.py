@@ -181,4 +181,3 @@ def _in_turn(request: ClaimRequest) -> list[str]:
     """The named queues, beginning after the one served last."""
     start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
     return list(request.queues[start:] + request.queues[:start])
-
