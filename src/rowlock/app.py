@@ -23,7 +23,7 @@ from rowlock.task import Task
 
 if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
-    from rowlock.consumers.forms import Status
+    from rowlock.consumers.forms import Flag, Status
     from rowlock.consumers.host import ConsumerHost
     from rowlock.execution.context import JobContext
     from rowlock.execution.execute import Hook
@@ -148,6 +148,7 @@ class Rowlock:
         table: str,
         state: str | None = None,
         status: Status | None = None,
+        flag: Flag | None = None,
         key: str = "id",
         order_by: str | None = None,
         columns: Sequence[str] | None = None,
@@ -160,9 +161,9 @@ class Rowlock:
         """Register a function as a consumer of the rows of a table that is the user's own.
 
         With `state`, a row is due while the member `name` of the JSON object in that column is null or
-        missing; with `status=Status(...)`, while the status column says so. With `batch=n` the function gets
-        a list of up to n rows, and returns a list of as many answers (or None); an exception in it is that
-        row's.
+        missing; with `status=Status(...)`, while the status column says so; with `flag=Flag(...)`, until that
+        boolean column is true. With `batch=n` the function gets a list of up to n rows, and returns a list of
+        as many answers (or None); an exception in it is that row's.
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
@@ -174,6 +175,7 @@ class Rowlock:
                 table=table,
                 state=state,
                 status=status,
+                flag=flag,
                 key=key,
                 order_by=order_by,
                 columns=columns,

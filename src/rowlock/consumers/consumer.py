@@ -11,9 +11,9 @@ from functools import update_wrapper
 from typing import Any
 
 from rowlock.binding import Binding
-from rowlock.consumers import names
+from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
-from rowlock.consumers.forms import Form, StateForm, Status, StatusForm
+from rowlock.consumers.forms import Flag, Status
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_seconds
@@ -55,6 +55,7 @@ class Consumer:
         table: str,
         state: str | None = None,
         status: Status | None = None,
+        flag: Flag | None = None,
         key: str = "id",
         order_by: str | None = None,
         columns: Sequence[str] | None = None,
@@ -67,7 +68,7 @@ class Consumer:
         self.name = names.consumer_name(name)
         self.table = names.table(table)
         self.key = names.column("key", key)
-        self.form = _form(self.name, state, status)
+        self.form = forms.of(self.name, state=state, status=status, flag=flag)
         self.order, self.descending = names.order(key if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
@@ -133,18 +134,6 @@ def wake_readers(store: Any, table: str) -> None:
     """Tell all workers that wait for rows of this table that there may be some."""
     names.table(table)
     store.wake_readers(wake_name(table))
-
-
-def _form(consumer: str, state: str | None, status: Status | None) -> Form:
-    if (state is None) == (status is None):
-        raise ConfigurationError(
-            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...)"
-        )
-    if state is not None:
-        return StateForm(state, consumer)
-    if not isinstance(status, Status):
-        raise ConfigurationError(f"status={status!r}: must be Status(...)")
-    return StatusForm(status)
 
 
 def _columns(value: Any) -> tuple[str, ...]:

@@ -127,9 +127,6 @@ UPDATE «table» SET {marked}
 WHERE «key» = ANY (ARRAY(SELECT CAST(given AS «key_type») FROM json_array_elements_text(:ids) given)) AND {markable}
 RETURNING CAST(«key» AS text)
 
--- fragment: died_by
-w.beat_at + make_interval(secs => w.lease / 6)
-
 -- name: next_silent
 SELECT CAST(extract(epoch FROM min(beat_at + make_interval(secs => lease)) - {now}) AS double precision)
 FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker
@@ -156,3 +153,8 @@ WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped O
 -- name: index_there
 SELECT NULL FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid
+
+-- Nobody can take the claims away before the transaction that asks has ended.
+-- name: hold_claims
+SELECT 1 FROM rowlock_consumer_claims
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker ORDER BY claim FOR NO KEY UPDATE

@@ -4,9 +4,18 @@
 -- A row is free while no claim has it: neither one in flight nor one that waits to be tried again. A scalar, not
 -- EXISTS: PostgreSQL would make a join of that, and compare each row with all claims.
 -- fragment: free
-{ready} AND (
+{ready} AND {not_given_up} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+
+-- A row that has failed, where the row itself has no mark for that.
+-- fragment: failure
+SELECT f.row_key FROM rowlock_consumer_failures f
+WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+
+-- fragment: rows_with_failures
+(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
+JOIN «table» ON «t».«key» = {its_key}
 
 -- Who has not asked for these facts lets the claim itself look at them: then it takes nothing unless all is as usual.
 -- fragment: as_usual
@@ -136,7 +145,7 @@ WHERE claim = :claim_number AND claimed_by = :worker AND coalesce(error_kind, ''
 -- Workers that are dead, or long forgotten, and hold claims all the same; with `again` also those that the database
 -- refused to give back.
 -- name: dead_holders
-SELECT c.claimed_by, min(w.ended), min({died_by}) FROM rowlock_consumer_claims c
+SELECT c.claimed_by, min(w.ended), min(w.beat_at), min(w.lease) FROM rowlock_consumer_claims c
 LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
 WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
   AND (:again = 1 OR coalesce(c.error_kind, '') <> 'refused')
@@ -180,14 +189,14 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 {due}
 
 -- name: count_ready
-SELECT count(*) FROM «table» {by_index} WHERE {ready}
+SELECT count(*) FROM «table» {by_index} WHERE {ready} AND {not_given_up}
 
 -- name: count_claims
 SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
 FROM rowlock_consumer_claims WHERE consumer = :consumer
 
 -- name: count_failed_rows
-SELECT count(*) FROM «table» WHERE {row_failed}
+SELECT count(*) FROM {failed_rows} WHERE {row_failed}
 
 -- name: count_broken
 SELECT count(*) FROM «table» WHERE {broken}
@@ -202,5 +211,22 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 -- name: failed_condition
 {row_failed}
 
+-- name: running_condition
+{row_running}
+
 -- name: clear_failed
 UPDATE «table» SET {row_cleared} WHERE {row_failed}
+
+-- name: keep_failure
+INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error)
+VALUES (:consumer, :row_key, {now}, :failures, :error)
+ON CONFLICT (consumer, row_key) DO UPDATE
+SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error
+
+-- name: forget_failures
+DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer
+
+-- Of rows that are done or gone by now.
+-- name: forget_past_failures
+DELETE FROM rowlock_consumer_failures
+WHERE consumer = :consumer AND row_key NOT IN (SELECT its_row_key FROM {failed_rows} WHERE {row_failed})

@@ -99,9 +99,6 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 -- fragment: fresh_number
 (SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
 
--- fragment: died_by
-w.beat_at + w.lease / 6
-
 -- name: table_columns
 SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table)
 
@@ -119,3 +116,8 @@ SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1
 
 -- name: index_there
 SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table
+
+-- A write, as in hold_claim.
+-- name: hold_claims
+UPDATE rowlock_consumer_claims SET note = note
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker

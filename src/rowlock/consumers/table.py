@@ -16,7 +16,7 @@ import msgspec
 
 from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
+from rowlock.consumers.forms import base as forms
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
@@ -29,11 +29,7 @@ _MARK = re.compile(r"«(\w+)»")
 _LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of a type that has one, in characters
 # For looks at catalogues, where nothing of the user's is in the statements.
 _NOTHING: dict[str, str] = dict.fromkeys(
-    (
-        *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
-        *("row_given_back", "progress", "stale", "too_old", "row_failed", "row_done", "row_cleared"),
-        *("order_seconds",),
-    ),
+    ("indexed", "ready", "by_index", "beyond", "order_seconds", *forms.PIECES, *forms.CONDITIONS),
     "",
 )
 
@@ -54,6 +50,8 @@ class Dialect(msgspec.Struct, frozen=True):
     state_type: Callable[[str], bool]
     wanted_state: str
     boolean: Callable[[str], bool]
+    flag_type: Callable[[str], bool]
+    wanted_flag: str
     cuts: Callable[[str], bool]  # such a column may be too short for a word, and cuts it
     # By type: now as such a column, whether it is older than :age, and its Unix seconds.
     stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
@@ -76,6 +74,8 @@ DIALECTS = {
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
         boolean=_is("BOOL"),
+        flag_type=_is("BOOL", "INT"),
+        wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
         cuts=lambda _: False,
         stamps=(
             (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
@@ -97,6 +97,8 @@ DIALECTS = {
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
         boolean=lambda declared: declared == "boolean",
+        flag_type=lambda declared: declared == "boolean",
+        wanted_flag="boolean",
         cuts=_is("CHAR"),
         stamps=(
             (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
@@ -138,7 +140,7 @@ class Table:
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
         self._elsewhere: dict[str, Statements] = {}
         self._described = {column.name: column for column in self._look()}
-        self._types = {name: column.type for name, column in self._described.items()}
+        self.types = {name: column.type for name, column in self._described.items()}
         self.has_index = self.index_reads_clock = False
         self.statements = self._written(None)
         self._try_out()
@@ -192,29 +194,15 @@ class Table:
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
-        if isinstance(consumer.form, StatusForm):
-            column = consumer.form.status.column
-            if self._dialect.boolean(there[column]):
-                raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {place}.{column} is of type {there[column]}: "
-                    "a boolean column cannot hold four states; use state=... or a text column"
-                )
-            return
-        if not isinstance(consumer.form, StateForm):
-            return
-        kind = there[consumer.form.column]
-        if not self._dialect.state_type(kind):
-            raise ConfigurationError(
-                f"consumer {consumer.name!r}: state={consumer.form.column!r} is of type {kind}; it must be "
-                f"{self._dialect.wanted_state}, for it holds one JSON object"
-            )
+        refusal = consumer.form.refusal(there, self._dialect)
+        if refusal is not None:
+            raise ConfigurationError(f"consumer {consumer.name!r}: in {place}, {refusal}")
 
     def _try_out(self) -> None:
         consumer = self._consumer
-        what = ", ".join(f"{option}={column!r}" for option, column in consumer.form.needed())
-        if isinstance(consumer.form, StatusForm):
-            self._try_words(consumer.form.status)
-            what = f"{consumer.form.status!r}"
+        what = str(consumer.form)
+        if words := consumer.form.distinct_words():
+            self._try_words(consumer.form.column, words)
         try:
             with self._store.reading() as db:
                 tx = db.using(self.statements)
@@ -229,12 +217,10 @@ class Table:
             ) from error
         self.look_for_index()
 
-    def _try_words(self, status: Status) -> None:
-        """Raise unless the four words are four values in the column; only the database knows its type."""
-        chosen = ("due", "running", "done", "failed")
-        words = {f"{name}={getattr(status, name)!r}": getattr(status, name) for name in chosen}
-        kind = self._types[status.column]
-        column = f"{'.'.join(self._consumer.table)}.{status.column}, which is of type {kind or 'ANY'}"
+    def _try_words(self, column: str, words: Mapping[str, forms.Word]) -> None:
+        """Raise unless the words are as many values in the column; only the database knows its type."""
+        kind = self.types[column]
+        place = f"{'.'.join(self._consumer.table)}.{column}, which is of type {kind or 'ANY'}"
         who, said = f"consumer {self._consumer.name!r}", ""
         try:
             with self._store.undone() as db:
@@ -245,21 +231,21 @@ class Table:
                     ((kept,),) = tx.rows("try_word", word=word)
                     if self._dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
                         raise ConfigurationError(
-                            f"{who}: Status({said}) does not fit into {column}: it would be cut to {kept!r}"
+                            f"{who}: Status({said}) does not fit into {place}: it would be cut to {kept!r}"
                         )
                 for (one, first), (other, second) in combinations(words.items(), 2):
                     said = f"{one} and {other}"
                     if tx.row("count_values", word=first, other_word=second)[0] == 1:
                         raise ConfigurationError(
-                            f"{who}: Status({said}): these are one value in {column}; choose words that "
+                            f"{who}: Status({said}): these are one value in {place}; choose words that "
                             "differ there"
                         )
         except TRANSIENT:
             raise
         except StoreError as error:
-            labels = self._labels(status.column)
+            labels = self._labels(column)
             reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
-            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {reason}") from error
+            raise ConfigurationError(f"{who}: Status({said}) does not work in {place}: {reason}") from error
 
     def _labels(self, column: str) -> str | None:
         """What a column of an enumeration may hold; None if it is none."""
@@ -316,7 +302,7 @@ class Table:
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
         )
         words = {
-            **consumer.form.words(self._stamp, self._fitted),
+            **forms.pieces(consumer.form, self),
             "order_seconds": self._seconds(),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
@@ -325,15 +311,15 @@ class Table:
         }
         return self._store.statements(*self._sources, words=words, style=style)
 
-    def _stamp(self, column: str) -> tuple[str, str]:
+    def stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
-        kind, quoted = self._types[column], names.quoted(column)
+        kind, quoted = self.types[column], names.quoted(column)
         for fits, now, older, _ in self._dialect.stamps:
             if fits(kind):
                 return now, older.replace("{0}", quoted)
         raise AssertionError(kind)
 
-    def _fitted(self, column: str, text: str) -> str:
+    def fitted(self, column: str, text: str) -> str:
         """What that column can hold of a text: as much as it has room for, and no NULL if it takes none."""
         described = self._described[column]
         if described.length is not None:
@@ -342,7 +328,7 @@ class Table:
 
     def _seconds(self) -> str:
         """What the place in the line is as Unix seconds, if it is a time."""
-        kind = self._types[self._consumer.order]
+        kind = self.types[self._consumer.order]
         epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
         return epoch.replace("{0}", "«t».«order»")
 
@@ -356,14 +342,10 @@ class Table:
         due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
         found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
-        found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
-        if isinstance(form, StateForm):  # small, and shared by all consumers of the table
-            name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
-            found[name] = self._index(name, (consumer.key,), written["broken"], theirs)
-        elif isinstance(form, StatusForm) and form.status.stale_after is not None:
-            name, since = f"rowlock_{consumer.name}_running", str(form.status.started_at)
-            running = f"«status» = {literal(form.status.running)}"
-            found[name] = self._index(name, (since,), running, theirs)
+        if not form.keeps_failures:
+            found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
+        for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
+            found[name] = self._index(name, (column,), written[named], theirs)
         return found
 
     @property
@@ -399,17 +381,18 @@ class Table:
             "table": ".".join(parts),
             "t": parts[-1],
             "key": names.quoted(consumer.key),
-            "key_type": self._types[consumer.key],
+            "key_type": self.types[consumer.key],
             "order": names.quoted(consumer.order),
-            "order_type": self._types[consumer.order],
+            "order_type": self.types[consumer.order],
             "ordering": ", ".join(
                 f"{parts[-1]}.{names.quoted(name)}{direction}" for name in consumer.position
             ),
             "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            "consumer": names.literal(consumer.name),
             "status": "",
             **consumer.form.theirs(),
-            "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
+            "status_type": self.types[consumer.form.column],
             "iso": "%Y-%m-%d %H:%M:%f",
             # On lines of its own: it may end in a comment.
             "where": f"(\n{consumer.where}\n)",
@@ -418,7 +401,7 @@ class Table:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are handed over."""
-        return self._consumer.columns or tuple(self._types)
+        return self._consumer.columns or tuple(self.types)
 
     def plan(self) -> str:
         """How the database finds the next row, in its own words."""
@@ -470,7 +453,7 @@ class Table:
         if not load:
             return list(values)
         return [
-            load[kind](value) if (kind := self._types[name]) in load else value
+            load[kind](value) if (kind := self.types[name]) in load else value
             for name, value in zip(self.columns, values, strict=True)
         ]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rowlock.job import (
+    Claim,
     ClaimRequest,
     ExchangeResult,
     HistoryEntry,
@@ -163,6 +164,10 @@ class Store(Protocol):
         """Write a run's last report and its outcome there; False means that the claim was lost."""
         ...
 
+    def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write a run's report there and keep its claim from being lost before the commit; False: it was."""
+        ...
+
     def commit_on(self, user: UserConnection) -> None:
         """Commit that transaction; if the answer is lost, look up how it ended."""
         ...
@@ -241,11 +246,11 @@ class Store(Protocol):
         worker: str,
         careful_age: float,
         now: float | None = None,
-        steady: Callable[[], bool] = lambda: True,
+        may_rescue: Callable[[], bool] = lambda: True,
     ) -> Rescue:
         """Take back the claims of silent workers, unless the rescuer itself has been silent.
 
-        `steady` is asked inside the transaction: its own beat may be fresh again while the others, frozen
+        `may_rescue` is asked inside the transaction: its own beat may be fresh again while the others, frozen
         together with it, have not come to theirs yet.
         """
         ...

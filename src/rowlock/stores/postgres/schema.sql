@@ -75,6 +75,7 @@ CREATE TABLE rowlock_workers (
     concurrency integer NOT NULL,
     started_at  timestamptz NOT NULL,
     lease       double precision NOT NULL,
+    reachable_for double precision NOT NULL, -- seconds after a beat in which a wake-up would be received
     beat_at     timestamptz NOT NULL,
     sleeping    boolean NOT NULL DEFAULT false, -- it waits for jobs, and wants to be told of one
     info        json,                       -- residents, prefetch, stacks
@@ -159,6 +160,16 @@ CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by
 CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
     WHERE claimed_by IS NULL;
 CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
+
+CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where the user's row cannot say so
+    consumer   text COLLATE "C" NOT NULL,
+    row_key    text COLLATE "C" NOT NULL,
+    failed_at  timestamptz NOT NULL,
+    failures   integer NOT NULL,
+    error      text,
+    mark       jsonb,                       -- what the row was given; it counts while the row has it
+    PRIMARY KEY (consumer, row_key)
+);
 
 INSERT INTO rowlock_meta (key, value) VALUES
     ('version', '1'),

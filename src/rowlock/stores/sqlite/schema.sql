@@ -64,6 +64,7 @@ CREATE TABLE rowlock_workers (
     concurrency INTEGER NOT NULL,
     started_at  REAL    NOT NULL,
     lease       REAL    NOT NULL,
+    reachable_for REAL  NOT NULL,           -- seconds after a beat in which a wake-up would be received
     beat_at     REAL    NOT NULL,           -- for people; the clock on the wall may jump
     beat_mono   REAL    NOT NULL,           -- for rescue; one monotonic clock per machine
     sleeping    INTEGER NOT NULL DEFAULT 0,
@@ -147,6 +148,16 @@ CREATE INDEX rowlock_consumer_claims_held ON rowlock_consumer_claims (claimed_by
 CREATE INDEX rowlock_consumer_claims_waiting ON rowlock_consumer_claims (consumer, run_at)
     WHERE claimed_by IS NULL;
 CREATE INDEX rowlock_consumer_claims_batch ON rowlock_consumer_claims (batch_id) WHERE batch_id IS NOT NULL;
+
+CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where the user's row cannot say so
+    consumer   TEXT    NOT NULL,
+    row_key            NOT NULL,
+    failed_at  REAL    NOT NULL,
+    failures   INTEGER NOT NULL,
+    error      TEXT,
+    mark       TEXT,                        -- what the row was given, as JSON; it counts while the row has it
+    PRIMARY KEY (consumer, row_key)
+) WITHOUT ROWID;
 
 -- The sequence row is made here, so that the first insert can already read it.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', 0);
