@@ -146,7 +146,7 @@ def test_every_claim_reads_the_ready_index(
     steps = plan(other, CLAIMS.get(name) or _QUERIES[name])
     reads = [step for step in steps if "rowlock_jobs" in step and "PRIMARY KEY" not in step]
     assert reads and all("INDEX rowlock_jobs_ready" in step for step in reads), steps
-    # Other orders than that of the index merge the first few of each level; no plan may sort or scan the jobs.
+    # Other orders than that of the index merge the first few of each level; none may sort or scan the jobs.
     assert not any(re.match(r"SCAN (rowlock_jobs|first|j)\b", step) for step in steps), steps
     sorts = [step for step in steps if "TEMP B-TREE" in step]
     assert not sorts or "one_level" in CLAIMS.get(name, ""), steps

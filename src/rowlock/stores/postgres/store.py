@@ -48,13 +48,9 @@ class PostgresStore(ConnectedStore):
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__(address, busy_timeout=busy_timeout)
         self._insert = prepared(self.queries["insert_one"])
-        self._claims = ClaimSql(self.queries, INDEXES)
+        self._claim_sql = ClaimSql(self.queries, INDEXES)
         self._has_configured = False  # a queue is paused or has a strategy of its own, as of the last look
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
-
-    @property
-    def _claim_sql(self) -> ClaimSql:
-        return self._claims
 
     # -- producing -------------------------------------------------------------------------------
 

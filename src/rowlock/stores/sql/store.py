@@ -70,6 +70,7 @@ class SqlStore(RefusedOutcomes):
 
     announces_all_work = True
     sees_every_commit = False  # whoever writes to the database, a waiting poller notices
+    _claim_sql: ClaimSql  # how this database claims by a strategy
     _refused_at = 0.0  # when to look again at what dead workers hold because it was refused
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
@@ -84,11 +85,6 @@ class SqlStore(RefusedOutcomes):
     @abstractmethod
     def _numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
-
-    @property
-    @abstractmethod
-    def _claim_sql(self) -> ClaimSql:
-        """How this database claims by a strategy."""
 
     # -- for rooms that have statements of their own ---------------------------------------------
 
