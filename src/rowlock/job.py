@@ -171,6 +171,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     unique_key: str | None = None
     meta_json: str | None = None
     isolate: int = 0
+    position: int = 0  # in the order in which jobs came into their queue
     again: bool = False  # it was claimed before, and may have killed its worker
     row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 

@@ -273,11 +273,12 @@ SET state = 'failed', finished_at = {now}, error_kind = 'overdue', isolate = 0,
     error = :error || coalesce('; its last error was: ' || error, '')
 WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' OR state = 'running' AND {ownerless})
 
--- name: isolated_waiting
-SELECT 1 FROM rowlock_jobs
-WHERE isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
+-- fragment: isolated_for_us
+isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
-LIMIT 1
+
+-- name: isolated_waiting
+SELECT 1 FROM rowlock_jobs WHERE {isolated_for_us} LIMIT 1
 
 -- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
 -- name: prune_page

@@ -28,7 +28,8 @@ from rowlock.job import (
 from rowlock.liveness import Lease
 from rowlock.retry import LONGEST_UNKNOWN
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.sql.claiming import has_work, last_served, take
+from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.stores.sql.claiming import Claiming, has_work
 from rowlock.stores.sql.finishing import (
     Fate,
     Step,
@@ -69,6 +70,7 @@ class SqlStore(RefusedOutcomes):
 
     announces_all_work = True
     sees_every_commit = False  # whoever writes to the database, a waiting poller notices
+    _claim_sql: ClaimSql  # how this database claims by a strategy
     _refused_at = 0.0  # when to look again at what dead workers hold because it was refused
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
@@ -170,18 +172,18 @@ class SqlStore(RefusedOutcomes):
             if minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
-            has_isolated = False
             if request and request.count > 0:
                 alive, has_settings, has_isolated, next_queue = tx.row(
                     "claim_facts", worker=worker, after=request.after
                 )
                 if alive:
                     settings = tx.rows("queue_settings") if has_settings else []
-                    claims = take(tx, worker, request, settings, has_isolated, next_queue)
+                    claiming = Claiming(tx, self._claim_sql, worker, request)
+                    claims = claiming.take(settings, has_isolated, next_queue)
                     self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            last = last_served(claims, request, has_isolated) if request else ""
+            last = claims[-1].queue if claims else request.after if request else ""
             got = ExchangeResult(without_expired(tx, worker, claims), lost, last)
             self._leave_trace(tx, worker, outcomes, not_written, got.claims)
             return got
