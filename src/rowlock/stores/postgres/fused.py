@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from rowlock.endings import LONGEST_ISOLATION
 from rowlock.job import Claim, ClaimRequest, Outcome
 from rowlock.stores.postgres.dialect import DRAWN, exchange
 from rowlock.stores.postgres.prepared import Row, Value
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION, left_out
+from rowlock.stores.sql.claiming import left_out
 
 _STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
 _TRUE = b"t"

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
+from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import ConfigurationError
 from rowlock.job import Claim, ClaimRequest
 from rowlock.stores.sql.session import Session
 from rowlock.strategies import get_strategy
-
-LONGEST_ISOLATION = 60  # seconds that a job may ask to run without company
 
 
 class SqlShelf:
