@@ -73,7 +73,8 @@ def test_a_job_that_may_run_only_once_does_not_run_again_once_it_has_begun() -> 
 def test_a_cancel_ends_what_died_or_would_come_back() -> None:
     for event, usual in AS_IT_IS.items():
         ends = usual.ending in (RETRY, RELEASED)
-        cancelled = Verdict(CANCELLED, kind=usual.kind or "cancelled")
+        kind = "cancelled" if event is Event.CHILD_DIED else usual.kind
+        cancelled = Verdict(CANCELLED, kind=kind or "cancelled")
         assert expected(event, cancel_requested=True) == (cancelled if ends else usual), event
     for event in (Event.CHILD_DIED, Event.WORKER_DIED):  # also without an attempt left
         assert expected(event, cancel_requested=True, failures=2).ending is CANCELLED

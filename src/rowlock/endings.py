@@ -299,7 +299,7 @@ def decide(event: Event, facts: Facts, retry: Retry) -> Verdict:
     rule = _rule(case)
     kind = None if facts.lost else _KINDS.get(event)
     if rule.ending is Ending.CANCELLED:
-        kind = kind or "cancelled"
+        kind = "cancelled" if event is Event.CHILD_DIED else kind or "cancelled"  # to be killed is to stop
     elif event is Event.STOPPED and rule.ending is Ending.FAILED:
         kind = "worker_stopped"
     return Verdict(rule.ending, rule.charge, rule.delay(case), rule.isolate(case), kind)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from rowlock.liveness import Lease
 from rowlock.stores.base import Rescue, Retention, Store
 
 log = logging.getLogger("rowlock.maintenance")
@@ -42,13 +43,13 @@ class Maintenance:
         self,
         store: Store,
         *,
-        lease: float,
+        lease: Lease,
         keep: Retention,
         failed_after: float = 0.0,
-        steady: Callable[[], bool] = lambda: True,
+        may_rescue: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
-        self._steady = steady
+        self._may_rescue = may_rescue
         self._lease = lease
         self._keep = keep
         self._failed_after = failed_after
@@ -59,7 +60,9 @@ class Maintenance:
         """Do what is due now; `now` is Unix seconds, None the store's clock."""
         promoted = self._store.promote(_BATCH, now)
         expired = self._store.expire(_BATCH, now)
-        rescue = self._store.rescue(worker, careful_age=self._lease / 3, now=now, steady=self._steady)
+        rescue = self._store.rescue(
+            worker, careful_age=self._lease.rescue_below, now=now, may_rescue=self._may_rescue
+        )
         if rescue.workers:
             happened = rescue.requeued or rescue.failed or rescue.cancelled
             log.log(
@@ -78,7 +81,7 @@ class Maintenance:
         elif (
             rescue.waited
         ):  # our own beat is old: everyone may have been frozen, so beat first and look again
-            next_in = self._lease / 6
+            next_in = self._lease.beat_every
         elif overdue or promoted == _BATCH or expired == _BATCH:
             next_in = 0.0
         else:

@@ -16,7 +16,7 @@ from rowlock.execution.residents import Residents
 from rowlock.job import Claim
 from rowlock.pools.process import child, spawn
 from rowlock.pools.process.child import ChildRuns, MessageSender
-from rowlock.pools.process.messages import HandIn, Jobs, Leave, ToParent
+from rowlock.pools.process.messages import RunJobs, RunsEnded, Shutdown, ToParent
 from rowlock.pools.process.shared_status import SharedStatus
 
 app = Rowlock("sqlite:///never-opened.db")  # of a module, where children would find it
@@ -32,11 +32,11 @@ class Parent:
 
     def __init__(self, status: SharedStatus, listens: bool) -> None:
         self.status, self.listens = status, listens
-        self.handed_in: list[list[int]] = []
+        self.sent: list[list[int]] = []
 
-    def say(self, message: ToParent) -> None:
-        assert isinstance(message, HandIn)
-        self.handed_in.append([one.number for one in message.ended])
+    def send(self, message: ToParent) -> None:
+        assert isinstance(message, RunsEnded)
+        self.sent.append([one.number for one in message.ended])
         if self.listens:
             self.status.heard = message.ended[-1].number
 
@@ -60,7 +60,7 @@ def claim(number: int, task: str) -> Claim:
 
 
 @pytest.mark.parametrize(
-    ("listens", "together", "handed_in"),
+    ("listens", "send_interval", "sent"),
     [
         (True, 0.0, [[1], [2], [3], [4]]),
         (False, 0.0, [[1], [2, 3, 4]]),
@@ -68,18 +68,18 @@ def claim(number: int, task: str) -> Claim:
     ],
     ids=["at once", "when the last was heard", "together where the children take all processors"],
 )
-def test_outcomes_of_a_frame_are_handed_in(
-    monkeypatch: pytest.MonkeyPatch, listens: bool, together: float, handed_in: list[list[int]]
+def test_outcomes_of_a_batch_are_sent(
+    monkeypatch: pytest.MonkeyPatch, listens: bool, send_interval: float, sent: list[list[int]]
 ) -> None:
     # A machine that was just started: the monotonic clock counts from there.
     monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: 0.01))
     status = SharedStatus(multiprocessing.get_context("spawn"))
     parent = Parent(status, listens)
-    runs = ChildRuns(cast("MessageSender", parent), status, together)
-    runs.hear(Jobs(1, [claim(number, "nothing") for number in (1, 2, 3, 4)]))
-    runs.hear(Leave())
+    runs = ChildRuns(cast("MessageSender", parent), status, send_interval)
+    runs.receive(RunJobs(1, [claim(number, "nothing") for number in (1, 2, 3, 4)]))
+    runs.receive(Shutdown())
     runs.work(app, Residents())
-    assert parent.handed_in == handed_in
+    assert parent.sent == sent
 
 
 @pytest.mark.parametrize(("children", "waits"), [(1, False), (3, False), (4, True), (9, True)])
@@ -88,7 +88,7 @@ def test_they_wait_only_if_the_worker_has_no_processor_of_its_own(
 ) -> None:
     monkeypatch.setattr(spawn, "_processors", lambda: 4)
     plan = spawn.plan_for(app, [], children)
-    assert (plan.together > 0) is waits
+    assert (plan.send_interval > 0) is waits
 
 
 @pytest.mark.parametrize(

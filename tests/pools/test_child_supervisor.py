@@ -14,7 +14,7 @@ import pytest
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim
 from rowlock.pools.base import Run
-from rowlock.pools.process.child_supervisor import GRACE, ChildSupervisor, Pool
+from rowlock.pools.process.child_supervisor import STOP_SECONDS, ChildSupervisor, Pool
 from rowlock.pools.process.shared_status import SharedStatus
 from rowlock.pools.process.spawn import Child
 from tests.pools.test_child import claim
@@ -33,10 +33,10 @@ def test_only_the_run_that_a_child_is_in_can_be_over_its_timeout() -> None:
     supervisor.add(first)
     supervisor.add(second)
     status.begin(1)
-    supervisor._look(child)
+    supervisor._check_progress(child)
     assert first.context.deadline is not None
     status.begin(2)  # the first has ended, and its outcome waits for that of the second
-    supervisor._look(child)
+    supervisor._check_progress(child)
     assert first.context.deadline is None
     assert second.context.deadline is not None
 
@@ -53,14 +53,14 @@ def test_that_a_run_did_not_stop_is_said_once_while_its_child_dies(caplog: pytes
     supervisor.add(run)
     status.begin(1)
     run.context.cancelled = True
-    supervisor._tell(supervisor.child)
-    run.context.began_at(time.monotonic() - 2 * GRACE)
-    supervisor._told[1] -= 2 * GRACE
+    supervisor._send_changes(supervisor.child)
+    run.context.began_at(time.monotonic() - 2 * STOP_SECONDS)
+    supervisor._changed[1] -= 2 * STOP_SECONDS
     with caplog.at_level(logging.WARNING, logger="rowlock.process"):
         for _ in range(3):  # the place looks every few milliseconds, and a process takes longer to die
-            supervisor._tell(supervisor.child)
+            supervisor._send_changes(supervisor.child)
     assert len(sent) == 1
     assert kills == [7]
     assert [record.message for record in caplog.records] == [
-        f"{run.claim.title} did not stop within {GRACE:g} s: process 7 is killed"
+        f"{run.claim.title} did not stop within {STOP_SECONDS:g} s: process 7 is killed"
     ]

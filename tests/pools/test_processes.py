@@ -24,7 +24,7 @@ import pytest
 
 from rowlock import ConfigurationError, Rowlock, State
 from rowlock.job import Job
-from rowlock.pools.process import child_supervisor as place_module
+from rowlock.pools.process import child_supervisor as supervisor_module
 from rowlock.worker import runs as runs_module
 from rowlock.worker.worker import Worker
 from tests.cli.commands import CommandLine
@@ -365,7 +365,7 @@ def test_a_run_that_holds_the_interpreter_is_killed_and_its_place_is_free(busy: 
 
 
 def test_a_cancelled_run_stops_when_told_to_or_is_killed(busy: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place_module, "GRACE", 0.5)
+    monkeypatch.setattr(supervisor_module, "STOP_SECONDS", 0.5)
     jobs = [busy.enqueue("obey"), busy.enqueue("deaf")]
     for job in jobs:
         eventually((busy.folder / f"{job.task}-{job.id}").exists)
@@ -452,7 +452,7 @@ def test_a_hundred_deaths_are_charged_to_a_hundred_jobs(shop: Shop, how: str) ->
 def test_a_place_that_gets_no_child_any_more_ends_the_worker(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(place_module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(supervisor_module, "_FIRST_RESTART_SECONDS", 0.01)
     module = sys.modules[shop.app.tasks["deaf"].function.__module__]
     job = shop.enqueue("deaf")
     worker = shop.app.worker(pool="process", concurrency=1)

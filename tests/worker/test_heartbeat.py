@@ -4,36 +4,54 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from rowlock import Rowlock
 from rowlock.errors import StoreBusy
 from rowlock.worker.heartbeat import Heartbeat
-from tests.stores.steps import worker
+from rowlock.worker.runs import Runs
 
 
 class Beats:
-    """A heartbeat on a real store, and what it said."""
+    """A heartbeat on a real store, without its thread, and what it said."""
 
     def __init__(self, app: Rowlock) -> None:
-        self.id = worker(app.store, "w", lease=6.0)
-        self.deaths: list[str] = []
+        self.rung: list[str] = []
         self.store_backoff: list[Exception] = []
+        self.strategy = "PRIORITY"
         self.heartbeat = Heartbeat(
-            app.store,
-            worker=lambda: self.id,
-            strategy=lambda: "FIFO",
-            lease=6.0,
-            on_death=self.deaths.append,
-            on_tick=self.tick,
-            running=lambda: ["segment"],
+            app,
+            name="w",
+            queues=(),
+            concurrency=lambda: 1,
+            strategy=lambda: self.strategy,
+            ring=lambda: self.rung.append(self.heartbeat.id),
+            runs=lambda: cast(Runs, self),
         )
+        self.heartbeat.register()
+        self.strategy = "FIFO"
+        self.liveness = self.heartbeat.liveness
         self.start = time.monotonic()
 
-    def tick(self) -> None:
+    @property
+    def in_flight(self) -> dict[Any, Any]:
         if self.store_backoff:
             raise self.store_backoff.pop()
+        return {}
+
+    def tasks(self) -> list[str]:
+        return ["segment"]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Rowlock]:
+    made = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}", lease=6.0)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -60,36 +78,38 @@ def test_a_late_beat_is_logged_once_with_what_runs(beats: Beats, caplog: pytest.
     assert caplog.text == ""
 
 
-def test_it_is_steady_while_it_beats_in_time(beats: Beats) -> None:
-    assert beats.heartbeat.steady(beats.start)
+def test_it_may_rescue_while_it_beats_in_time(beats: Beats) -> None:
+    assert beats.liveness.may_rescue(beats.start)
     beats.heartbeat.run_once(beats.start + 1.5)
-    assert beats.heartbeat.steady(beats.start + 3.4)
+    assert beats.liveness.may_rescue(beats.start + 3.4)
 
 
-def test_after_a_pause_it_is_not_steady_until_others_had_time_to_beat(beats: Beats) -> None:
-    assert not beats.heartbeat.steady(beats.start + 5)  # frozen, and not yet beaten again
+def test_after_a_pause_it_rescues_nobody_until_others_had_time_to_beat(beats: Beats) -> None:
+    assert not beats.liveness.may_rescue(beats.start + 5)  # frozen, and not yet beaten again
     beats.heartbeat.run_once(beats.start + 5)
-    assert not beats.heartbeat.steady(beats.start + 5.9)
-    assert beats.heartbeat.steady(beats.start + 6.1)
+    assert not beats.liveness.may_rescue(beats.start + 5.9)
+    assert beats.liveness.may_rescue(beats.start + 6.1)
 
 
-def test_a_short_lease_does_not_make_it_steady_sooner_than_a_busy_machine_allows(
-    app: Rowlock, beats: Beats
+def test_a_beat_that_cannot_be_written_does_not_count(
+    app: Rowlock, beats: Beats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hasty = Heartbeat(
-        app.store, worker=lambda: beats.id, strategy=lambda: "FIFO", lease=0.6, on_death=beats.deaths.append
-    )
-    hasty.run_once(beats.start + 2)
-    assert not hasty.steady(beats.start + 2.15)
-    hasty.run_once(beats.start + 2.2)
-    assert not hasty.steady(beats.start + 2.25)
-    assert hasty.steady(beats.start + 2.35)
+    def busy(*values: object) -> bool:
+        raise StoreBusy("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app.store, "beat", busy)
+        beats.heartbeat.run_once(beats.start + 2)
+    assert not beats.liveness.may_claim(beats.start + 4)
+    beats.heartbeat.run_once(beats.start + 4)
+    assert beats.liveness.may_claim(beats.start + 4)
 
 
 def test_a_death_is_told_with_the_id_that_died(app: Rowlock, beats: Beats) -> None:
-    app.store.retire(beats.id)
+    app.store.retire("w")
     beats.heartbeat.run_once(beats.start + 2)
-    assert beats.deaths == ["w"]
+    assert beats.rung == ["w"]
+    assert not beats.liveness.may_claim(beats.start + 2)
 
 
 def test_trouble_is_logged_and_the_beating_goes_on(

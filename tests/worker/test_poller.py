@@ -336,10 +336,10 @@ def test_bad_options_are_refused(app: Rowlock, options: dict[str, Any]) -> None:
 
 def test_a_late_answer_about_an_earlier_incarnation_is_ignored(app: Rowlock, poller: Poller) -> None:
     poller.claim()
-    poller._presence.declared_dead("somebody else")
+    poller._heartbeat.declared_dead("somebody else")
     poller.claim()
     assert poller.worker_id == "w1"
-    poller._presence.declared_dead("w1")
+    poller._heartbeat.declared_dead("w1")
     poller.claim()
     assert poller.worker_id != "w1"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, JobFailed, Outcome, Retry, RetryLater, Rowlock
-from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut
+from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut, StoreBusy
 from rowlock.execution.context import JobLogFilter
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
@@ -765,27 +765,30 @@ def test_an_idle_worker_polls_as_rarely_as_it_was_told_to(app: Rowlock) -> None:
 
 
 def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frozen with the whole machine, it wakes: what it claimed now could be taken from it at once."""
-    fresh, asked = threading.Event(), []
+    app = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}", lease=1.0)
+    tried: list[float] = []
+    beat = app.store.beat
+
+    def busy(*values: object) -> bool:
+        tried.append(time.monotonic())
+        raise StoreBusy("locked")
+
     ran = app.task(name="work")(lambda: None).enqueue()
-
-    def is_fresh() -> bool:
-        asked.append(1)
-        return fresh.is_set()
-
     with app.worker().background() as worker:
         assert app.result(ran.id, timeout=10) is None
-        monkeypatch.setattr(worker._presence, "is_fresh", is_fresh)
-        worker.poller.ring()
-        eventually(lambda: len(asked) > 2)
+        monkeypatch.setattr(app.store, "beat", busy)
+        eventually(lambda: tried and tried[-1] - tried[0] > 0.5)  # half of the lease: its last beat is old
         job = app.enqueue("work")
-        seen = len(asked)
-        eventually(lambda: len(asked) > seen + 3)
+        seen = len(tried)
+        eventually(lambda: len(tried) > seen + 3)
         assert app.job(job.id).claim == 0
-        fresh.set()
+        monkeypatch.setattr(app.store, "beat", beat)
         assert app.result(job.id, timeout=10) is None
+        assert worker.id
+    app.close()
 
 
 def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> None:

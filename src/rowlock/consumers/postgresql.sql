@@ -127,9 +127,6 @@ UPDATE «table» SET {marked}
 WHERE «key» = ANY (ARRAY(SELECT CAST(given AS «key_type») FROM json_array_elements_text(:ids) given)) AND {markable}
 RETURNING CAST(«key» AS text)
 
--- fragment: died_by
-w.beat_at + make_interval(secs => w.lease / 6)
-
 -- name: next_silent
 SELECT CAST(extract(epoch FROM min(beat_at + make_interval(secs => lease)) - {now}) AS double precision)
 FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker

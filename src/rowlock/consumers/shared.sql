@@ -136,7 +136,7 @@ WHERE claim = :claim_number AND claimed_by = :worker AND coalesce(error_kind, ''
 -- Workers that are dead, or long forgotten, and hold claims all the same; with `again` also those that the database
 -- refused to give back.
 -- name: dead_holders
-SELECT c.claimed_by, min(w.ended), min({died_by}) FROM rowlock_consumer_claims c
+SELECT c.claimed_by, min(w.ended), min(w.beat_at), min(w.lease) FROM rowlock_consumer_claims c
 LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
 WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
   AND (:again = 1 OR coalesce(c.error_kind, '') <> 'refused')

@@ -99,9 +99,6 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 -- fragment: fresh_number
 (SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
 
--- fragment: died_by
-w.beat_at + w.lease / 6
-
 -- name: table_columns
 SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table)
 

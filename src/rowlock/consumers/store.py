@@ -22,6 +22,7 @@ from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION, Event, Facts
 from rowlock.errors import DataRefused, Fail
 from rowlock.job import Claim, ClaimRequest, Ending, ExchangeResult, LogLine, Minute, Outcome, Report
+from rowlock.liveness import Lease
 from rowlock.stores.base import Rescue, Retention, Store
 from rowlock.stores.sql.refusals import AGAIN_EVERY, REFUSED, RefusedOutcomes, Written
 from rowlock.stores.sql.session import Session
@@ -276,10 +277,10 @@ class ConsumerStore(RefusedOutcomes):
         worker: str,
         careful_age: float,
         now: float | None = None,
-        steady: Callable[[], bool] = lambda: True,
+        may_rescue: Callable[[], bool] = lambda: True,
     ) -> Rescue:
         """Let the store declare silent workers dead, then take back what the dead hold of this consumer's."""
-        done = self.underlying.rescue(worker, careful_age, now, steady)
+        done = self.underlying.rescue(worker, careful_age, now, may_rescue)
         moment, again = time.monotonic(), False
         if now is not None or moment >= self._refused_at:
             self._refused_at, again = moment + AGAIN_EVERY, True
@@ -287,7 +288,8 @@ class ConsumerStore(RefusedOutcomes):
             holders = self._dead_holders(self._tx(session), again)
         requeued = failed = 0
         buried: list[str] = []
-        for holder, ended, died_by in holders:
+        for holder, ended, beat_at, lease in holders:
+            died_by = None if lease is None else Lease(lease).died_by(beat_at)
             back, lost = self._rescue_claims(holder, ended != "stopped", died_by, now)
             requeued, failed = requeued + back, failed + lost
             buried += [holder] if back or lost else []

@@ -241,11 +241,11 @@ class Store(Protocol):
         worker: str,
         careful_age: float,
         now: float | None = None,
-        steady: Callable[[], bool] = lambda: True,
+        may_rescue: Callable[[], bool] = lambda: True,
     ) -> Rescue:
         """Take back the claims of silent workers, unless the rescuer itself has been silent.
 
-        `steady` is asked inside the transaction: its own beat may be fresh again while the others, frozen
+        `may_rescue` is asked inside the transaction: its own beat may be fresh again while the others, frozen
         together with it, have not come to theirs yet.
         """
         ...

@@ -19,10 +19,10 @@ from rowlock.options import check_name
 from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Bell, Retention, Wake
 from rowlock.strategies import get_strategy
+from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.heartbeat import Host as HeartbeatHost
 from rowlock.worker.lost_claims import LostClaims
 from rowlock.worker.manual_claim import ManualClaim
-from rowlock.worker.presence import Host as PresenceHost
-from rowlock.worker.presence import Presence
 
 log = logging.getLogger("rowlock.poller")
 
@@ -38,7 +38,7 @@ def check_queues(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(check_name("queue", name) for name in names)
 
 
-class Host(PresenceHost, Protocol):
+class Host(HeartbeatHost, Protocol):
     """What a poller needs of its app."""
 
     @property
@@ -73,7 +73,7 @@ class Poller:
         max_idle_polls: int = 12,
         *,
         queues: Sequence[str] = (),
-        presence: Presence | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         if (
             isinstance(poll_interval, bool)
@@ -86,13 +86,13 @@ class Poller:
         self.poll_interval = poll_interval
         self.max_idle_polls = max_idle_polls
         self._queues = check_queues(queues)
-        self._presence = presence or Presence(
+        self._heartbeat = heartbeat or Heartbeat(
             app,
             name=None if worker_id is None else check_name("worker_id", worker_id),
             queues=self._queues,
             concurrency=lambda: 1,
             strategy=lambda: self.strategy,
-            on_death=self.ring,
+            ring=self.ring,
             takes_every_task=True,
         )
         self._maintenance: Maintenance | None = None
@@ -125,7 +125,7 @@ class Poller:
     @property
     def worker_id(self) -> str:
         """The id of this incarnation, as claims and `rowlock workers` show it."""
-        return self._presence.id
+        return self._heartbeat.id
 
     def claim(self) -> ManualClaim | None:
         """Claim one job, or return None if there is none (or the database is busy: counted and logged)."""
@@ -139,7 +139,7 @@ class Poller:
                 self.lost_claims.run_once(self.worker_id, [(job, claim) for job, claim, _ in held])
             got = self.exchange(1)
         except WorkerGone:
-            self._presence.declared_dead(self.worker_id)
+            self._heartbeat.declared_dead(self.worker_id)
             return None
         except StoreBusy as error:
             self.count_busy()
@@ -214,7 +214,7 @@ class Poller:
             except StoreError as error:
                 log.warning("the last outcomes could not be written, their jobs will run again: %s", error)
         self.deafen()
-        self._presence.leave()
+        self._heartbeat.leave()
 
     def deafen(self) -> None:
         """Let go of what hears wake-ups; the next claim listens anew."""
@@ -249,7 +249,7 @@ class Poller:
         unknown: tuple[str, ...] = (),
     ) -> ExchangeResult:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
-        self._presence.ensure()
+        self._heartbeat.ensure()
         request = None
         if count > 0:
             if self._wake is None:
@@ -295,14 +295,14 @@ class Poller:
 
     def maintain(self) -> bool:
         """Do the store's maintenance if it is time; True if it brought back what a dead worker had."""
-        self._presence.ensure()
+        self._heartbeat.ensure()
         if self._maintenance is None:
             self._maintenance = Maintenance(
                 self._app.store,
-                lease=self._app.lease,
+                lease=self._heartbeat.lease,
                 keep=self._app.retention,
                 failed_after=self._app.failed_after,
-                steady=self._presence.steady,
+                may_rescue=self._heartbeat.liveness.may_rescue,
             )
         moment = time.monotonic()
         if moment >= self._maintenance_at:

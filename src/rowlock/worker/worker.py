@@ -21,14 +21,13 @@ from rowlock.options import check_has_strategy, check_name, check_seconds
 from rowlock.retry import DEFAULT
 from rowlock.stores.base import Store
 from rowlock.task import Task
-from rowlock.worker.chores import Chores
 from rowlock.worker.finisher import Finisher, Tally
+from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.isolation import Isolation
 from rowlock.worker.lost_claims import LostClaims
 from rowlock.worker.poller import Host as PollerHost
 from rowlock.worker.poller import Poller, check_queues
 from rowlock.worker.pool_plan import PoolPlan
-from rowlock.worker.presence import Presence
 from rowlock.worker.runs import Runs
 from rowlock.worker.signals import told_by_signals
 from rowlock.worker.store_backoff import StoreBackoff
@@ -92,25 +91,29 @@ class Worker:
         self._finisher = Finisher()
         self._residents = Residents()
         self._runs = self._new_runs()
-        self._chores = Chores(self)
-        self._presence = Presence(
+        self._asked = self._answered = 0  # exchanges; between the two, claims are on their way to our lists
+        self.lost_claims = LostClaims(
+            lambda: app.store, self._known, asked=lambda: self._asked, answered=lambda: self._answered
+        )
+        self._heartbeat = Heartbeat(
             app,
             name=None if worker_id is None else check_name("worker_id", worker_id),
             queues=self._queues,
             concurrency=lambda: self.concurrency,
             strategy=lambda: self.strategy,
-            on_death=self._ring,
-            on_renewal=self._lose_claims,
-            on_tick=self._chores.run_once,
-            running=self._running,
+            ring=self._ring,
+            runs=lambda: self._runs,
+            facts=self._facts,
+            lost_claims=self.lost_claims,
         )
         self.poller = Poller(
-            app, strategy=strategy, poll_interval=poll_interval, queues=self._queues, presence=self._presence
+            app,
+            strategy=strategy,
+            poll_interval=poll_interval,
+            queues=self._queues,
+            heartbeat=self._heartbeat,
         )
-        self._asked = self._answered = 0  # exchanges; between the two, claims are on their way to our lists
-        self.lost_claims = self.poller.lost_claims = LostClaims(
-            lambda: app.store, self._known, asked=lambda: self._asked, answered=lambda: self._answered
-        )
+        self.poller.lost_claims = self.lost_claims
         self._unknown: set[str] = set()  # tasks of others that it has met
         self._isolation = Isolation(app.store, self._queues, self._soon_over, self._left_out)
         self._backoff = StoreBackoff()
@@ -194,7 +197,7 @@ class Worker:
 
     def register(self) -> str:
         """Register this incarnation now rather than with the first claim; returns its id."""
-        self._presence.ensure()
+        self._heartbeat.ensure()
         return self.id
 
     def show_stacks(self) -> None:
@@ -245,7 +248,7 @@ class Worker:
         """One exchange: write the outcomes, claim for the free places; returns how long to wait."""
         runs = self._runs
         try:
-            self._presence.ensure()
+            self._heartbeat.ensure()
             if self._stop:
                 runs.take_back_silently()
             else:
@@ -255,7 +258,9 @@ class Worker:
             runs.learn(self._finisher.count_written())
             active = runs.all_runs()
             isolate = self._isolation.may_start(active)
-            asleep = not self._presence.is_fresh()  # frozen a moment ago: it beats before it claims
+            asleep = (
+                not self._heartbeat.liveness.may_claim()
+            )  # frozen a moment ago: it beats before it claims
             blocked = self._stop or asleep or self._isolation.blocks(active)
             wanted = 0 if blocked else runs.wanted()
             batch = self._finisher.take(self.id, flush=self._stop)
@@ -272,10 +277,10 @@ class Worker:
             )
         except WorkerGone:
             self._answered = self._asked
-            self._presence.declared_dead(self.id)
+            self._heartbeat.declared_dead(self.id)
             return 0.0
         except StoreError as error:
-            if not (self._presence.is_registered or isinstance(error, TRANSIENT)):
+            if not (self._heartbeat.liveness.is_registered or isinstance(error, TRANSIENT)):
                 raise  # it has nothing to lose yet, and this does not pass
             self._refuse_to_wait_for_caller(error)
             if isinstance(error, StoreBusy):
@@ -301,7 +306,11 @@ class Worker:
         which thread uses it, but another thread would end its transaction, or go on writing in it, meanwhile.
         """
         seconds = self._backoff.held_for(error, time.monotonic())
-        if self._in_callers_thread and not self._presence.is_registered and seconds >= _LONGEST_HELD:
+        if (
+            self._in_callers_thread
+            and not self._heartbeat.liveness.is_registered
+            and seconds >= _LONGEST_HELD
+        ):
             raise StoreBusy(
                 f"the worker ends before its first claim: for {seconds:.0f} s the database was locked, "
                 "and the same transaction of this program was open on it and wrote nothing. If the caller of "
@@ -438,14 +447,8 @@ class Worker:
     def _ring(self) -> None:
         self.poller.ring()
 
-    def _lose_claims(self) -> None:
-        self._runs.lose()
-
     def _soon_over(self) -> bool:
         return self._runs.soon_over()
-
-    def _running(self) -> list[str]:
-        return self._runs.tasks()
 
     def _known(self) -> set[tuple[int, int]]:
         """The claims that are running here, or ended and not written yet, or cannot be written."""
@@ -461,7 +464,7 @@ class Worker:
         """The store that holds its jobs."""
         return self._app.store
 
-    def facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """How it works, for `rowlock workers`."""
         facts = {"pools": self._runs.facts()}
         return facts | ({"residents": self._residents.seconds} if self._residents.seconds else {})
@@ -478,7 +481,7 @@ class Worker:
         self._stop = self._stop_now = False  # it may run again
         self.poller.running = False
         self.poller.deafen()
-        self._presence.leave(retire=written)  # else retiring would give back what is done: better the lease
+        self._heartbeat.leave(retire=written)  # else retiring would give back what is done: better the lease
         self._residents.close()
         log.debug("worker ended: %s", self._finisher.tally)
 

@@ -252,7 +252,7 @@ def test_a_rescuer_that_has_just_come_back_waits_although_its_beat_is_fresh(stor
     who, rescuer = worker(store), worker(store, "rescuer", now=late())
     (id,) = add(store)
     take(store, who)
-    did = store.rescue(rescuer, careful_age=20, now=late(), steady=lambda: False)
+    did = store.rescue(rescuer, careful_age=20, now=late(), may_rescue=lambda: False)
     assert did.waited and did.workers == []
     assert state(store, id) == "running"
 

@@ -7,6 +7,7 @@ import pytest
 
 from rowlock.errors import JobNotFound, WrongState
 from rowlock.job import Ending, LogLine, Minute, Progress, Report
+from rowlock.liveness import Lease
 from rowlock.maintenance import Maintenance
 from rowlock.stores.base import Retention, Store
 from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
@@ -87,7 +88,7 @@ def test_a_job_whose_worker_fell_silent_is_taken_back_and_overdue_in_one_round(s
     (id,) = add(store, now=NOW)
     claim = take(store, worker(store, "silent", now=NOW), now=NOW)[0]
     me = worker(store, "me", now=NOW + 100)
-    maintenance = Maintenance(store, lease=60.0, keep=WEEK, failed_after=50.0)
+    maintenance = Maintenance(store, lease=Lease(60.0), keep=WEEK, failed_after=50.0)
     assert maintenance.run_once(me, now=NOW + 100).overdue == 1
     assert (state(store, id), events(store, id)) == ("failed", ["rescued", "failed"])
     assert not end(store, claim)
@@ -200,11 +201,11 @@ def test_one_round_of_maintenance_does_all_of_it_and_says_when_the_next_is_neede
     add(store, expires=5.0, now=NOW)
     add(store, delay=130.0, now=NOW)
     add(store, now=NOW - 900)
-    maintenance = Maintenance(store, lease=60.0, keep=WEEK, failed_after=800.0)
+    maintenance = Maintenance(store, lease=Lease(60.0), keep=WEEK, failed_after=800.0)
     done = maintenance.run_once(me, now=NOW + 100)
     assert (done.promoted, done.expired, done.overdue, done.rescue.workers) == (1, 1, 1, ["silent"])
     assert done.next_in == 0
-    maintenance = Maintenance(store, lease=60.0, keep=WEEK)
+    maintenance = Maintenance(store, lease=Lease(60.0), keep=WEEK)
     done = maintenance.run_once(me, now=NOW + 100)
     assert done.next_in == pytest.approx(30)
     assert maintenance.run_once(me, now=NOW + 101).promoted == 0
@@ -292,7 +293,7 @@ def test_a_silent_worker_that_held_nothing_is_no_warning(
     rescuer = worker(store, "rescuer", now=NOW)
     add(store, now=NOW)
     worker(store, "idle", now=NOW - 100.0)
-    maintenance = Maintenance(store, lease=60.0, keep=WEEK)
+    maintenance = Maintenance(store, lease=Lease(60.0), keep=WEEK)
     with caplog.at_level(logging.INFO, "rowlock.maintenance"):
         assert maintenance.run_once(rescuer, now=NOW).rescue.workers == ["idle"]
         assert caplog.messages == []

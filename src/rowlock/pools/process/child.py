@@ -30,42 +30,42 @@ from rowlock.headline import describe, storable
 from rowlock.job import Claim
 from rowlock.pools.process import log_forwarding
 from rowlock.pools.process.messages import (
-    Broken,
-    Ended,
-    HandIn,
-    Hush,
-    Jobs,
-    Leave,
-    Logged,
-    Plan,
+    AskStack,
+    AskUnwrittenReport,
+    ChildPlan,
+    ClaimChanged,
+    EndedRun,
+    LogRecord,
     Ready,
-    Said,
-    Stack,
-    Tell,
+    Reported,
+    RunJobs,
+    RunsEnded,
+    Shutdown,
+    StackReply,
+    StartFailed,
     ToParent,
-    Unwritten,
-    Where,
+    UnwrittenReport,
     encode,
     for_child,
 )
 from rowlock.pools.process.shared_status import SharedStatus
 
 _PR_SET_PDEATHSIG = 1
-_SPEAK_EVERY = 0.02
-_LOOK_FOR_PARENT = 5.0
+_REPORT_INTERVAL_SECONDS = 0.02
+_PARENT_CHECK_SECONDS = 5.0
 _REPORT_TIMEOUT_SECONDS = (
     30.0  # seconds to wait for what the parent has not written; it may be waiting for the database
 )
 
 
-def main(incoming: Connection, outgoing: Connection, status: SharedStatus, plan: Plan) -> None:
-    """The whole life of a child."""
+def main(incoming: Connection, outgoing: Connection, status: SharedStatus, plan: ChildPlan) -> None:
+    """Import the app, load residents, run what the parent sends, and end."""
     _leave_signals_to_the_parent()
     _die_with_the_parent(plan.parent)
     sender = MessageSender(outgoing)
-    runs = ChildRuns(sender, status, plan.together)
+    runs = ChildRuns(sender, status, plan.send_interval)
     threading.Thread(
-        target=_listen, args=(incoming, runs, plan.parent), name="rowlock-ear", daemon=True
+        target=_receive_messages, args=(incoming, runs, plan.parent), name="rowlock-receive", daemon=True
     ).start()
     residents = Residents()
     try:
@@ -74,10 +74,10 @@ def main(incoming: Connection, outgoing: Connection, status: SharedStatus, plan:
         tasks = [task for name in plan.tasks if (task := app.find_task(name)) is not None]
         residents.load(tasks)
     except BaseException as error:
-        sender.say(Broken(storable(_in_short(error)), storable(describe(error))))
+        sender.send(StartFailed(storable(_in_short(error)), storable(describe(error))))
         return
-    sender.say(Ready(residents.seconds))
-    threading.Thread(target=runs.speak, name="rowlock-mouth", daemon=True).start()
+    sender.send(Ready(residents.seconds))
+    threading.Thread(target=runs.send_reports, name="rowlock-report", daemon=True).start()
     runs.work(app, residents)
     residents.close()
     app.close()
@@ -96,13 +96,13 @@ def _leave_signals_to_the_parent() -> None:
         faulthandler.enable(all_threads=False)  # says where a SIGSEGV struck
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda number, frame: None)
+            signal.signal(getattr(signal, name), lambda number, batch: None)
     if hasattr(signal, "pthread_sigmask"):  # blocked from before this process began
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _die_with_the_parent(parent: int) -> None:
-    """Linux kills it with its parent, also while something holds the interpreter; elsewhere its ear does."""
+    """Linux kills it with its parent, even while the interpreter is held; elsewhere a thread notices."""
     if sys.platform == "linux":
         with suppress(Exception):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -110,7 +110,7 @@ def _die_with_the_parent(parent: int) -> None:
             os._exit(1)
 
 
-def _import_app(plan: Plan) -> Any:
+def _import_app(plan: ChildPlan) -> Any:
     name, _, attribute = plan.app.partition(":")
     with suppress(OSError):  # as it was when the worker's own app was made
         os.chdir(plan.home)
@@ -138,78 +138,78 @@ def _import_app(plan: Plan) -> Any:
     return app
 
 
-def _listen(incoming: Connection, runs: ChildRuns, parent: int) -> None:
-    """Hear what the parent says; without a parent there is nothing to live for."""
+def _receive_messages(incoming: Connection, runs: ChildRuns, parent: int) -> None:
+    """Receive the parent's messages; end the process when the parent is gone."""
     try:
         while True:
-            while not incoming.poll(_LOOK_FOR_PARENT):
+            while not incoming.poll(_PARENT_CHECK_SECONDS):
                 if sys.platform != "win32" and os.getppid() != parent:
                     os._exit(1)  # somebody who inherited the pipe's other end keeps it open
-            frame = incoming.recv_bytes()
-            if not runs.hear(for_child.decode(frame)):
+            batch = incoming.recv_bytes()
+            if not runs.receive(for_child.decode(batch)):
                 return
     except (EOFError, OSError):
         os._exit(1)
 
 
 class MessageSender:
-    """Sends to the parent, from any thread; what a signal's function says in between comes after."""
+    """Sends to the parent, from any thread; what a signal handler sends meanwhile is sent after."""
 
     def __init__(self, outgoing: Connection) -> None:
         self._outgoing = outgoing
         self._lock = threading.RLock()
-        self._line: deque[ToParent] = deque()
-        self._speaking = False
+        self._unsent: deque[ToParent] = deque()
+        self._is_sending = False
 
-    def say(self, message: ToParent) -> None:
+    def send(self, message: ToParent) -> None:
         with self._lock:
-            self._line.append(message)
-            if self._speaking:
+            self._unsent.append(message)
+            if self._is_sending:
                 return
-            self._speaking = True
+            self._is_sending = True
             try:
-                while self._line:
-                    self._outgoing.send_bytes(encode(self._line.popleft()))
+                while self._unsent:
+                    self._outgoing.send_bytes(encode(self._unsent.popleft()))
             except OSError:  # the parent is gone
                 os._exit(1)
             finally:
-                self._speaking = False
+                self._is_sending = False
 
 
 class ChildRuns:
-    """The jobs that lie before this child, the one in work, and the outcomes to be handed in."""
+    """The jobs that this child was sent, the one that runs, and the outcomes that are not sent yet."""
 
-    def __init__(self, sender: MessageSender, status: SharedStatus, together: float) -> None:
+    def __init__(self, sender: MessageSender, status: SharedStatus, send_interval: float) -> None:
         self._sender = sender
         self._status = status
         self._process = os.getpid()
         self._main = threading.get_ident()
-        self._frames: queue.SimpleQueue[Jobs | None] = queue.SimpleQueue()
-        self._told: dict[int, bool] = {}
-        self._now: tuple[int, JobContext] | None = None
+        self._batches: queue.SimpleQueue[RunJobs | None] = queue.SimpleQueue()
+        self._changed: dict[int, bool] = {}
+        self._current: tuple[int, JobContext] | None = None
         self._busy = threading.Event()
-        self.speaking = threading.Lock()  # held while reports and outcomes are taken and sent
-        self._ended: list[Ended] = []
-        self._together = together
-        self._handed_in = 0  # the last run whose outcome the parent was sent
-        self._handed_in_at = -math.inf
-        self._said = 0  # the last run whose words the parent has
-        self._answers: queue.SimpleQueue[Unwritten] = queue.SimpleQueue()
+        self.sending = threading.Lock()  # held while reports and outcomes are taken and sent
+        self._ended: list[EndedRun] = []
+        self._send_interval = send_interval
+        self._last_sent = 0  # the last run whose outcome the parent was sent
+        self._last_sent_at = -math.inf
+        self._last_reported = 0  # the last run that the parent has a report of
+        self._answers: queue.SimpleQueue[UnwrittenReport] = queue.SimpleQueue()
 
     # -- in the main thread ----------------------------------------------------------------------
 
     def work(self, app: Any, residents: Residents) -> None:
-        """Run what comes until there is nothing more to come."""
+        """Run what the parent sends until it says that nothing more will come."""
         while True:
-            if self._frames.empty():
-                self.hand_in()
+            if self._batches.empty():
+                self.send_ended()
                 self._busy.clear()
-            frame = self._frames.get()
-            if frame is None:
-                self.hand_in()
+            batch = self._batches.get()
+            if batch is None:
+                self.send_ended()
                 return
             self._busy.set()
-            for number, claim in enumerate(frame.claims, frame.first):
+            for number, claim in enumerate(batch.claims, batch.first):
                 if self._status.begin(number):
                     self._run(number, claim, app, residents)
 
@@ -221,118 +221,120 @@ class ChildRuns:
             store=app.store,
             reporting=_ReportsHeld(self, number),
         )
-        self._now = number, context
-        if number in self._told:
-            self._tell(context, self._told.pop(number))
+        self._current = number, context
+        if number in self._changed:
+            self._change(context, self._changed.pop(number))
         outcome = execute(claim, task, context, app.hooks, app.max_payload_bytes, residents)
-        if os.getpid() != self._process:  # a task forked, and its child came back: no business here
+        if (
+            os.getpid() != self._process
+        ):  # a task forked, and its child returned from the task: it must not go on here
             os._exit(0)
-        with self.speaking:
-            self._now = None
+        with self.sending:
+            self._current = None
             report = context.take_report() if context.spoke else None
-            self._ended.append(Ended(number, outcome, report))
+            self._ended.append(EndedRun(number, outcome, report))
         if outcome.written:
-            self.hand_in()
+            self.send_ended()
         else:
-            self.hand_in_what_waited()
+            self.send_ended_if_due()
 
-    def hand_in_what_waited(self) -> None:
-        """Let the parent have what has ended, unless it has not read the last, or had it a moment ago."""
-        heard = self._status.heard >= self._handed_in
-        if heard and time.monotonic() - self._handed_in_at >= self._together:
-            self.hand_in()
+    def send_ended_if_due(self) -> None:
+        """Send what has ended, unless the parent has not read the last message, or got one a moment ago."""
+        heard = self._status.heard >= self._last_sent
+        if heard and time.monotonic() - self._last_sent_at >= self._send_interval:
+            self.send_ended()
 
-    def hand_in(self) -> None:
-        """Let the parent have what has ended."""
-        with self.speaking:
+    def send_ended(self) -> None:
+        """Send the outcomes of the runs that have ended."""
+        with self.sending:
             if self._ended:
                 ended, self._ended = self._ended, []
-                self._sender.say(HandIn(ended))
-                self._handed_in = ended[-1].number
-            self._handed_in_at = time.monotonic()
+                self._sender.send(RunsEnded(ended))
+                self._last_sent = ended[-1].number
+            self._last_sent_at = time.monotonic()
 
     def unwritten(self, number: int) -> None:
-        """Ask back what the run has said and the parent has not written; `speaking` is held."""
-        if self._now is None or self._said != number:
+        """Ask the parent for the run's report that it has not written yet; `sending` is held."""
+        if self._current is None or self._last_reported != number:
             return
-        self._sender.say(Hush(number))
+        self._sender.send(AskUnwrittenReport(number))
         with suppress(queue.Empty):
             while (answer := self._answers.get(timeout=_REPORT_TIMEOUT_SECONDS)).number != number:
                 pass
             if answer.report is not None:
-                self._now[1].give_back(answer.report)
+                self._current[1].give_back(answer.report)
 
-    # -- in the thread that speaks -----------------------------------------------------------------
+    # -- in the reporting thread --------------------------------------------------------------------
 
-    def speak(self) -> None:
-        """While a job runs, tell the parent what it says, and what ended before it."""
+    def send_reports(self) -> None:
+        """While a job runs, send its progress and log lines, and the outcomes of earlier runs."""
         while True:
             self._busy.wait()
-            time.sleep(_SPEAK_EVERY)
-            self.hand_in_what_waited()
-            with self.speaking:
-                if self._now is None:
+            time.sleep(_REPORT_INTERVAL_SECONDS)
+            self.send_ended_if_due()
+            with self.sending:
+                if self._current is None:
                     continue
-                number, context = self._now
+                number, context = self._current
                 if context.spoke and (report := context.take_report()) is not None:
-                    self._said = number
-                    self._sender.say(Said(number, report))
+                    self._last_reported = number
+                    self._sender.send(Reported(number, report))
 
-    # -- in the thread that listens ----------------------------------------------------------------
+    # -- in the receiving thread -------------------------------------------------------------------
 
-    def hear(self, message: object) -> bool:
-        """Take in what the parent says; False if that was the last."""
-        if isinstance(message, Jobs):
-            self._frames.put(message)
-        elif isinstance(message, Tell):
-            self._told[message.number] = message.lost
-            now = self._now
+    def receive(self, message: object) -> bool:
+        """Act on a message of the parent; False if it was the last."""
+        if isinstance(message, RunJobs):
+            self._batches.put(message)
+        elif isinstance(message, ClaimChanged):
+            self._changed[message.number] = message.lost
+            now = self._current
             if now is not None and now[0] == message.number:
-                self._tell(now[1], message.lost)
-        elif isinstance(message, Unwritten):
+                self._change(now[1], message.lost)
+        elif isinstance(message, UnwrittenReport):
             self._answers.put(message)
-        elif isinstance(message, Where):
-            # In a thread of its own: whoever listens must not wait for the parent to listen.
-            threading.Thread(target=self._say_where, name="rowlock-where", daemon=True).start()
-        elif isinstance(message, Leave):
-            self._frames.put(None)
+        elif isinstance(message, AskStack):
+            # In a thread of its own: the receiving thread must not wait for the parent to read.
+            threading.Thread(target=self._send_stack, name="rowlock-stack", daemon=True).start()
+        elif isinstance(message, Shutdown):
+            self._batches.put(None)
             return False
         return True
 
-    def _tell(self, context: JobContext, lost: bool) -> None:
+    def _change(self, context: JobContext, lost: bool) -> None:
         if lost:
             context.lost = True
         else:
             context.cancelled = True
 
-    def _say_where(self) -> None:
-        now, frame = self._now, sys._current_frames().get(self._main)
+    def _send_stack(self) -> None:
+        now, batch = self._current, sys._current_frames().get(self._main)
         number = 0 if now is None else now[0]  # 0: nothing runs
-        self._sender.say(Stack(number, "" if frame is None else storable(stack_of(frame))))
+        self._sender.send(StackReply(number, "" if batch is None else storable(stack_of(batch))))
 
     # -- in any thread -----------------------------------------------------------------------------
 
     def log(self, record: dict[str, Any]) -> None:
         """A log record, with the run that it belongs to."""
-        now, context = self._now, current.get()
+        now, context = self._current, current.get()
         number = now[0] if now is not None and context is not None and now[1] is context else None
-        self._sender.say(Logged(number, record))
+        self._sender.send(LogRecord(number, record))
 
 
 class _ReportsHeld:
-    """What a run holds while its transaction opens: all that it has said so far commits with it."""
+    """Held while a run's transaction opens: all that it has reported so far commits with it."""
 
     def __init__(self, runs: ChildRuns, number: int) -> None:
         self._runs = runs
         self._number = number
 
     def __enter__(self) -> None:
-        self._runs.speaking.acquire()
+        self._runs.sending.acquire()
         try:
             self._runs.unwritten(self._number)
         except BaseException:
-            self._runs.speaking.release()
+            self._runs.sending.release()
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._runs.speaking.release()
+        self._runs.sending.release()

@@ -1,6 +1,6 @@
-"""One place of a process pool: a thread that keeps a child process there, feeds it and hears it.
+"""One slot of a process pool: a thread that keeps a child process, sends it runs and reads its messages.
 
-All talk with the child is done by this thread; others only ring its bell, or kill the child.
+Only this thread talks with the child; other threads wake it, or kill the child.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from rowlock.job import Ending, Outcome
 from rowlock.pools.base import Ended, Run
 from rowlock.pools.process import log_forwarding
 from rowlock.pools.process.messages import (
-    Broken,
-    HandIn,
-    Hush,
-    Jobs,
-    Leave,
-    Logged,
-    Plan,
+    AskStack,
+    AskUnwrittenReport,
+    ChildPlan,
+    ClaimChanged,
+    LogRecord,
     Ready,
-    Said,
-    Stack,
-    Tell,
+    Reported,
+    RunJobs,
+    RunsEnded,
+    Shutdown,
+    StackReply,
+    StartFailed,
     ToParent,
-    Unwritten,
-    Where,
+    UnwrittenReport,
 )
 from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
 from rowlock.retry import DEFAULT, Retry
 
 log = logging.getLogger("rowlock.process")
 
-GRACE = 2.0  # seconds that a run may take to stop after it was told that it is cancelled or lost
-GOODBYE = 5.0  # seconds that a child may take to end: residents are torn down
-WAIT_BEHIND = 0.05  # seconds that quick runs may wait behind one that proves slow
-_WHILE_UNSURE, _WHILE_IT_RUNS, _WHILE_IDLE = 0.05, 0.5, 5.0  # the longest waits between two looks
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to start a child
-TRIES = 3  # after so many of them a place counts as stuck
+STOP_SECONDS = 2.0  # seconds that a run may take to stop after it was told that it is cancelled or lost
+SHUTDOWN_SECONDS = 5.0  # seconds that a child may take to end: residents are torn down
+WAIT_BEHIND_SECONDS = 0.05  # seconds that quick runs may wait behind one that proves slow
+_UNSURE_SECONDS, _RUNNING_SECONDS, _IDLE_SECONDS = 0.05, 0.5, 5.0  # the longest waits between two looks
+_FIRST_RESTART_SECONDS, _LONGEST_RESTART_SECONDS = 1.0, 30.0  # seconds between attempts to start a child
+START_ATTEMPTS = 3  # after so many of them a slot counts as stuck
 
 
 class CannotStart(Exception):
@@ -61,19 +61,19 @@ class CannotStart(Exception):
 
 
 class Pool(Protocol):
-    """What a place asks of its pool."""
+    """What a supervisor asks of its pool."""
 
-    plan: Plan
+    plan: ChildPlan
     max_jobs: float
     lock: threading.Lock
     closed: threading.Event
 
     def take(self, supervisor: ChildSupervisor) -> list[Run]:
-        """The next runs for this place, which are then in its `runs`."""
+        """The next runs for this supervisor, which are then in its `runs`."""
         ...
 
     def put_back(self, runs: Sequence[Run]) -> None:
-        """Runs that go to another child, first of all."""
+        """Runs that go to another child, ahead of those that wait."""
         ...
 
     def done(self, ended: Ended) -> None:
@@ -81,12 +81,12 @@ class Pool(Protocol):
         ...
 
     def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
-        """A place's first child is ready, or will never be."""
+        """A supervisor's first child is ready, or will never be."""
         ...
 
 
 class ChildSupervisor:
-    """`runs` and `child` belong to whoever holds the pool's lock; the rest to the place's thread."""
+    """`runs` and `child` belong to whoever holds the pool's lock; the rest to the supervisor's thread."""
 
     def __init__(self, number: int, pool: Pool) -> None:
         self.name = f"rowlock-child-{number}"
@@ -94,18 +94,18 @@ class ChildSupervisor:
         self.runs: dict[int, Run] = {}  # what the child has, by number, in this order
         self.child: Child | None = None
         self.idle = False  # its child waits for work
-        self.held = False  # its child is in a run that proves slow: nothing should wait behind it
+        self.has_slow_run = False  # its child is in a run that turned out slow: nothing should wait behind it
         self.failing = 0  # attempts to start a child, since the last that went well
         self._next = 1
         self._served = 0  # how many runs this child was given
-        self._given_up: set[Run] = set()
-        self._told: dict[int, float] = {}  # when a run was told that it is cancelled or lost
-        self._asked = False
+        self._abandoned: set[Run] = set()
+        self._changed: dict[int, float] = {}  # when a run was told that it is cancelled or lost
+        self._stack_asked = False
         self.stacks: dict[Run, str] = {}
         self.answered = threading.Event()
-        self._rung = False
-        self._bell, self._wake_pipe = multiprocessing.Pipe(duplex=False)
-        self.thread = threading.Thread(target=self._live, name=self.name, daemon=True)
+        self._wake_sent = False
+        self._wake_signal, self._wake_pipe = multiprocessing.Pipe(duplex=False)
+        self.thread = threading.Thread(target=self._keep_child, name=self.name, daemon=True)
 
     # -- for others, with the pool's lock held -----------------------------------------------------
 
@@ -115,7 +115,7 @@ class ChildSupervisor:
         return self._pool.max_jobs - self._served if self.child is not None else 0
 
     def add(self, run: Run) -> None:
-        """A run for the child; the place's thread sends it."""
+        """A run for the child; the supervisor's thread sends it."""
         self.runs[self._next] = run
         self._next += 1
         self._served += 1
@@ -130,21 +130,21 @@ class ChildSupervisor:
         return [self.runs.pop(number) for number in taken]
 
     def ring(self) -> None:
-        """Wake the place's thread."""
-        if not self._rung:
-            self._rung = True
+        """Wake the supervisor's thread."""
+        if not self._wake_sent:
+            self._wake_sent = True
             self._wake_pipe.send_bytes(b".")
 
-    def ask_where(self) -> None:
-        """Let the child say where it stands; `answered` is set when it has."""
+    def ask_stack(self) -> None:
+        """Ask the child for the stack of its run; `answered` is set when it has come."""
         self.stacks.clear()
         self.answered.clear()
-        self._asked = True
+        self._stack_asked = True
         self.ring()
 
-    def give_up(self, number: int) -> list[Run]:
+    def abandon(self, number: int) -> list[Run]:
         """Somebody else has decided on this run: its child has to go; returns what waited behind it."""
-        self._given_up.add(self.runs[number])
+        self._abandoned.add(self.runs[number])
         return self.stop(number)
 
     def stop(self, number: int) -> list[Run]:
@@ -159,11 +159,11 @@ class ChildSupervisor:
         if self.child is not None:
             self.child.kill()
 
-    # -- the life of the place ---------------------------------------------------------------------
+    # -- the supervisor's thread --------------------------------------------------------------------
 
-    def _live(self) -> None:
+    def _keep_child(self) -> None:
         try:
-            self._pool.ready(self._begin(), None)
+            self._pool.ready(self._start_child(), None)
         except BaseException as error:
             cannot = error if isinstance(error, CannotStart) else CannotStart(repr(error), describe(error))
             self._pool.ready({}, cannot)
@@ -172,23 +172,23 @@ class ChildSupervisor:
             self._serve()
             while not self._pool.closed.is_set():
                 try:
-                    self._begin()
+                    self._start_child()
                 except CannotStart as error:
-                    self._complain(error)
+                    self._log_start_failure(error)
                 else:
                     self.failing = 0
                     self._serve()
         except BaseException:
             log.exception("the thread that keeps %s cannot go on", self.name)
-            self.failing = TRIES
+            self.failing = START_ATTEMPTS
         finally:
             self.kill()
 
-    def _complain(self, error: CannotStart) -> None:
+    def _log_start_failure(self, error: CannotStart) -> None:
         if self._pool.closed.is_set():
             return
         self.failing += 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (self.failing - 1))
+        pause = min(_LONGEST_RESTART_SECONDS, _FIRST_RESTART_SECONDS * 2.0 ** (self.failing - 1))
         log.error(
             "no child process can be started, again in %g s: %s%s",
             pause,
@@ -197,7 +197,7 @@ class ChildSupervisor:
         )
         self._pool.closed.wait(pause)
 
-    def _begin(self) -> dict[str, float]:
+    def _start_child(self) -> dict[str, float]:
         """Start a child and wait until it is ready."""
         try:
             child = Child(self._pool.plan, self.name)
@@ -207,15 +207,15 @@ class ChildSupervisor:
             self.child, self._served = child, 0
         try:
             while True:
-                message = self._next_message(child, _WHILE_IDLE)
+                message = self._next_message(child, _IDLE_SECONDS)
                 if self._pool.closed.is_set():
                     child.kill()
                     raise CannotStart("told to end before it was ready")
                 if isinstance(message, Ready):
                     return message.residents
-                if isinstance(message, Broken):
+                if isinstance(message, StartFailed):
                     raise CannotStart(message.reason, message.trace)
-                self._hear(child, message)
+                self._handle(child, message)
         except (ChildEnded, CannotStart) as error:
             with self._pool.lock:
                 self.child = None
@@ -225,123 +225,128 @@ class ChildSupervisor:
             raise CannotStart(why_not_ready(how)) from None
 
     def _serve(self) -> None:
-        """Feed the child and hear it, until it has ended."""
+        """Send runs to the child and read its messages, until it has ended."""
         child = self.child
         assert child is not None
         try:
             while True:
                 if self._pool.closed.is_set() or (not self.runs and self.room <= 0):
-                    self._part_from(child)
+                    self._shut_down(child)
                     return
-                self._feed(child)
-                self._tell(child)
-                self._hear(child, self._next_message(child, self._patience()))
-                self._look(child)
+                self._send_runs(child)
+                self._send_changes(child)
+                self._handle(child, self._next_message(child, self._wait_seconds()))
+                self._check_progress(child)
         except ChildEnded:
-            pass  # how it ended, and what that costs, is found out at its burial
+            pass  # `_after_exit` finds out how it ended, and what that costs
         finally:
             self._after_exit(child)
 
     def _next_message(self, child: Child, seconds: float) -> ToParent | None:
-        """What the child says within this time, or None when the bell rings; raises `ChildEnded`."""
-        ready = wait([child.incoming, child.sentinel, self._bell], seconds)
-        if self._bell in ready:
+        """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
+        ready = wait([child.incoming, child.sentinel, self._wake_signal], seconds)
+        if self._wake_signal in ready:
             with self._pool.lock:
-                self._bell.recv_bytes()
-                self._rung = False
+                self._wake_signal.recv_bytes()
+                self._wake_sent = False
         if child.incoming in ready:
             return child.receive()
-        if not child.alive:  # also without a sign: what it forked may hold its pipes open
+        if not child.alive:  # its pipe may still be open: what it forked holds the other end
             raise ChildEnded
         return None
 
-    def _part_from(self, child: Child) -> None:
+    def _shut_down(self, child: Child) -> None:
         """Let it end in good order, unless it still runs something: then the pool is closed."""
         if self.runs:
-            self._look(child)
+            self._check_progress(child)
             child.kill()
             return
-        child.send(Leave())
-        deadline = time.monotonic() + GOODBYE
+        child.send(Shutdown())
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
         while (left := deadline - time.monotonic()) > 0:
-            self._hear(child, self._next_message(child, min(left, _WHILE_IT_RUNS)))
-        log.warning("%s (process %s) did not end within %g s; it is killed", self.name, child.pid, GOODBYE)
+            self._handle(child, self._next_message(child, min(left, _RUNNING_SECONDS)))
+        log.warning(
+            "%s (process %s) did not end within %g s; it is killed", self.name, child.pid, SHUTDOWN_SECONDS
+        )
         child.kill()
 
-    # -- what the child is told --------------------------------------------------------------------
+    # -- messages to the child ---------------------------------------------------------------------
 
-    def _feed(self, child: Child) -> None:
+    def _send_runs(self, child: Child) -> None:
         first = self._next
         runs = self._pool.take(self)
         if runs:
-            child.send(Jobs(first, [run.claim for run in runs]))
+            child.send(RunJobs(first, [run.claim for run in runs]))
 
-    def _tell(self, child: Child) -> None:
-        """Say who is cancelled or lost, and end the child if that does not help."""
+    def _send_changes(self, child: Child) -> None:
+        """Tell runs that they are cancelled or lost, and kill the child if they do not stop."""
         moment = time.monotonic()
         for number, run in list(self.runs.items()):
             context = run.context
             if not (context.cancelled or context.lost):
                 continue
-            if number not in self._told:
-                self._told[number] = moment
-                child.send(Tell(number, context.lost))
-            elif context.began is not None and moment > max(self._told[number], context.began) + GRACE:
+            if number not in self._changed:
+                self._changed[number] = moment
+                child.send(ClaimChanged(number, context.lost))
+            elif (
+                context.began is not None
+                and moment > max(self._changed[number], context.began) + STOP_SECONDS
+            ):
                 log.warning(
                     "%s did not stop within %g s: process %s is killed",
-                    *(run.claim.title, GRACE, child.pid),
+                    *(run.claim.title, STOP_SECONDS, child.pid),
                 )
-                self._told[number] = moment  # it takes a moment to die, in which this comes by many times
+                self._changed[number] = moment  # it takes a moment to die: say it once
                 with self._pool.lock:
                     waiting = self.stop(number)
                 self._pool.put_back(waiting)
-        if self._asked:
-            self._asked = False
-            child.send(Where())
+        if self._stack_asked:
+            self._stack_asked = False
+            child.send(AskStack())
 
-    def _patience(self) -> float:
+    def _wait_seconds(self) -> float:
         if not self.runs:
-            return _WHILE_IDLE
+            return _IDLE_SECONDS
         number = next(iter(self.runs), 0)
-        unsure = len(self.runs) > 1 or number in self._told
+        unsure = len(self.runs) > 1 or number in self._changed
         run = self.runs.get(number)
-        return _WHILE_UNSURE if unsure or run is None or run.context.began is None else _WHILE_IT_RUNS
+        return _UNSURE_SECONDS if unsure or run is None or run.context.began is None else _RUNNING_SECONDS
 
-    # -- what the child says -----------------------------------------------------------------------
+    # -- messages of the child ---------------------------------------------------------------------
 
-    def _hear(self, child: Child, message: ToParent | None) -> None:
-        if isinstance(message, HandIn):
-            self.held = False
+    def _handle(self, child: Child, message: ToParent | None) -> None:
+        if isinstance(message, RunsEnded):
+            self.has_slow_run = False
             child.status.heard = message.ended[-1].number
             with self._pool.lock:
                 runs = [self.runs.pop(one.number, None) for one in message.ended]
             ended = []
             for one, run in zip(message.ended, runs, strict=True):
-                self._told.pop(one.number, None)
-                if run is None or run in self._given_up:
+                self._changed.pop(one.number, None)
+                if run is None or run in self._abandoned:
                     continue
                 if one.report is not None:
                     run.context.hear(one.report)
                 ended.append((run, one.outcome))
             self._pool.done(ended)  # all at once: the worker writes them together
-        elif isinstance(message, Said):
+        elif isinstance(message, Reported):
             if (run := self.runs.get(message.number)) is not None:
                 run.context.hear(message.report)
-        elif isinstance(message, Hush):
+        elif isinstance(message, AskUnwrittenReport):
             run = self.runs.get(message.number)
-            child.send(Unwritten(message.number, None if run is None else run.context.unwritten()))
-        elif isinstance(message, Logged):
+            child.send(UnwrittenReport(message.number, None if run is None else run.context.unwritten()))
+        elif isinstance(message, LogRecord):
             run = self.runs.get(message.number or 0)
             token = current.set(None if run is None else run.context)
             with suppress(Exception):  # of somebody's filter: no reason to stop
                 log_forwarding.receive(message.record)
             current.reset(token)
-        elif isinstance(message, Stack):
+        elif isinstance(message, StackReply):
             if (run := self.runs.get(message.number)) is not None:
                 self.stacks[run] = message.text
             self.answered.set()
 
-    def _look(self, child: Child) -> None:
+    def _check_progress(self, child: Child) -> None:
         """Take note of which run has begun, and free those that wait behind it for too long."""
         number, began = child.status.look()
         run = self.runs.get(number)
@@ -351,10 +356,12 @@ class ChildSupervisor:
             run.context.began_at(began)
         for earlier, one in list(self.runs.items()):
             if earlier < number and one.context.began is not None:
-                one.context.began_at(None)  # it has ended, though nobody was told: its timeout is over
-        if len(self.runs) > 1 and time.monotonic() - began > WAIT_BEHIND:
+                one.context.began_at(
+                    None
+                )  # it has ended, and its outcome is on the way: its timeout no longer counts
+        if len(self.runs) > 1 and time.monotonic() - began > WAIT_BEHIND_SECONDS:
             with self._pool.lock:
-                self.held = True
+                self.has_slow_run = True
                 waiting = self.take_back()
             self._pool.put_back(waiting)
 
@@ -363,12 +370,12 @@ class ChildSupervisor:
     def _after_exit(self, child: Child) -> None:
         """Charge the run that the child was in, and let the others run elsewhere."""
         with self._pool.lock:
-            self.idle = self.held = False
+            self.idle = self.has_slow_run = False
         try:
-            while child.incoming.poll(0):  # what it said before it died
-                self._hear(child, child.receive())
+            while child.incoming.poll(0):  # what it sent before it died
+                self._handle(child, child.receive())
         except ChildEnded:
-            pass  # that was all; how it ended is asked below
+            pass  # everything was read; how it ended is asked below
         begun, began = child.status.look()
         with self._pool.lock:
             self.child = None
@@ -377,12 +384,12 @@ class ChildSupervisor:
             else:
                 left, self.runs = self.runs, {}
         how = child.reap()
-        self._told.clear()
+        self._changed.clear()
         self.answered.set()
-        given_up, self._given_up = self._given_up, set()
+        abandoned, self._abandoned = self._abandoned, set()
         again = []
         for number, run in left.items():
-            if run in given_up:
+            if run in abandoned:
                 continue
             if number == begun or (number < begun and _may_run_once(run)):
                 run.context.began_at(began)
@@ -402,7 +409,7 @@ def _retry(run: Run) -> Retry:
 
 
 def _after_death(run: Run, how: str) -> Outcome:
-    """What becomes of the run that a child died of, or at least in."""
+    """What becomes of the run during which its child died."""
     claim, context = run.claim, run.context
     facts = {"lost": context.lost, "cancel_requested": context.cancelled}
     outcome = ended(claim, Event.CHILD_DIED, _retry(run), how, **facts)

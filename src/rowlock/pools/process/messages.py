@@ -1,4 +1,4 @@
-"""What the worker and its child processes say to each other: small records, as MessagePack, over pipes.
+"""The messages between the worker and its child processes: small records, as MessagePack, over pipes.
 
 Nothing is pickled; arguments and results stay the JSON text that they are in the store.
 """
@@ -11,10 +11,10 @@ import msgspec
 
 from rowlock.job import Claim, Outcome, Report
 
-# A run is named by its number: each place counts what it hands to its children, and never goes back.
+# A run is named by its number: each supervisor counts what it sends to its children, and never goes back.
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a child has to know before it can run anything."""
 
     app: str  # module:attribute, which may have dots
@@ -24,39 +24,39 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     home: str  # the folder that the app was made in, for relative paths
     folder: str
     parent: int
-    together: float  # seconds that outcomes may wait for those of the next runs
+    send_interval: float  # seconds that outcomes may wait for those of the next runs
     levels: dict[str, int]  # of the loggers
 
 
 # -- to the child --------------------------------------------------------------------------------
 
 
-class Jobs(msgspec.Struct, tag=True, frozen=True):
+class RunJobs(msgspec.Struct, tag=True, frozen=True):
     """Run these, one after the other; the first has this number."""
 
     first: int
     claims: list[Claim]
 
 
-class Tell(msgspec.Struct, tag=True, frozen=True):
+class ClaimChanged(msgspec.Struct, tag=True, frozen=True):
     """This run was cancelled, or its claim was lost."""
 
     number: int
     lost: bool
 
 
-class Where(msgspec.Struct, tag=True, frozen=True):
-    """Say where you stand."""
+class AskStack(msgspec.Struct, tag=True, frozen=True):
+    """Send the stack of the current run."""
 
 
-class Unwritten(msgspec.Struct, tag=True, frozen=True):
-    """What the run has said and nobody has written yet; it has it back."""
+class UnwrittenReport(msgspec.Struct, tag=True, frozen=True):
+    """The run's report that nobody has written yet, given back to it."""
 
     number: int
     report: Report | None
 
 
-class Leave(msgspec.Struct, tag=True, frozen=True):
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """End in good order; nothing more will come."""
 
 
@@ -69,56 +69,56 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     residents: dict[str, float]
 
 
-class Broken(msgspec.Struct, tag=True, frozen=True):
+class StartFailed(msgspec.Struct, tag=True, frozen=True):
     """This child cannot run anything."""
 
     reason: str
     trace: str
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """What one run came to, and what it said last."""
+class EndedRun(msgspec.Struct, frozen=True):
+    """What one run came to, and its last report."""
 
     number: int
     outcome: Outcome
     report: Report | None = None
 
 
-class HandIn(msgspec.Struct, tag=True, frozen=True):
+class RunsEnded(msgspec.Struct, tag=True, frozen=True):
     """Runs that have ended."""
 
-    ended: list[Ended]
+    ended: list[EndedRun]
 
 
-class Said(msgspec.Struct, tag=True, frozen=True):
-    """What a run has said since the last time."""
+class Reported(msgspec.Struct, tag=True, frozen=True):
+    """A run's progress and log lines since the last report."""
 
     number: int
     report: Report
 
 
-class Hush(msgspec.Struct, tag=True, frozen=True):
-    """A run opens its transaction: it wants back what is not written yet, to commit it itself."""
+class AskUnwrittenReport(msgspec.Struct, tag=True, frozen=True):
+    """A run opens its transaction: it asks for its unwritten report, to commit it itself."""
 
     number: int
 
 
-class Stack(msgspec.Struct, tag=True, frozen=True):
-    """Where a run stands."""
+class StackReply(msgspec.Struct, tag=True, frozen=True):
+    """The stack of a run."""
 
     number: int
     text: str
 
 
-class Logged(msgspec.Struct, tag=True, frozen=True):
+class LogRecord(msgspec.Struct, tag=True, frozen=True):
     """A log record, and the run that it belongs to."""
 
     number: int | None
     record: dict[str, Any]
 
 
-ToChild = Jobs | Tell | Where | Unwritten | Leave
-ToParent = Ready | Broken | HandIn | Said | Hush | Stack | Logged
+ToChild = RunJobs | ClaimChanged | AskStack | UnwrittenReport | Shutdown
+ToParent = Ready | StartFailed | RunsEnded | Reported | AskUnwrittenReport | StackReply | LogRecord
 
 encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 for_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

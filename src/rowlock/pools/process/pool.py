@@ -1,6 +1,6 @@
 """A pool of child processes: for tasks that hold the interpreter, may crash, or have to be killed.
 
-Keeps the line of runs that wait for a child; each child is kept by a `Place`.
+Keeps the line of runs that wait for a child; each child is kept by a `ChildSupervisor`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,21 @@ from typing import Any
 from rowlock.errors import ConfigurationError
 from rowlock.execution.residents import Residents
 from rowlock.pools.base import Done, Ended, Run, not_begun
-from rowlock.pools.process.child_supervisor import GOODBYE, TRIES, CannotStart, ChildSupervisor
-from rowlock.pools.process.messages import Plan
+from rowlock.pools.process.child_supervisor import (
+    SHUTDOWN_SECONDS,
+    START_ATTEMPTS,
+    CannotStart,
+    ChildSupervisor,
+)
+from rowlock.pools.process.messages import ChildPlan
 from rowlock.pools.process.spawn import plan_for
 
 log = logging.getLogger("rowlock.process")
 
-_FRAME = 0.03  # seconds of quick runs that a child has at once, by experience
-_MOST_BYTES = 32_768  # of claims; a pipe holds 64 KiB, and no sender may have to wait for a busy child
+_QUICK_SECONDS_PER_CHILD = 0.03  # seconds of quick runs that a child has at once, by experience
+_MOST_BYTES_PER_CHILD = (
+    32_768  # of claims; a pipe holds 64 KiB, and no sender may have to wait for a busy child
+)
 _PER_CLAIM = 300  # bytes, besides its arguments
 _ANSWER_WITHIN = 1.0  # seconds to say where a run stands
 _SILENT = "its process does not answer: something holds its interpreter"
@@ -37,7 +44,7 @@ class ProcessPool:
 
     may_wait = False
 
-    plan: Plan
+    plan: ChildPlan
 
     def __init__(
         self,
@@ -58,14 +65,14 @@ class ProcessPool:
         self._process = os.getpid()
         self._line: deque[Run] = deque()
         self._supervisors = [ChildSupervisor(number + 1, self) for number in range(size)]
-        self._arrivals: queue.SimpleQueue[tuple[dict[str, float], CannotStart | None]] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[tuple[dict[str, float], CannotStart | None]] = queue.SimpleQueue()
 
     # -- what the worker asks ----------------------------------------------------------------------
 
     @property
     def stuck(self) -> int:
-        """How many places have no child and cannot get one; a run that hangs holds none."""
-        return sum(supervisor.failing >= TRIES for supervisor in self._supervisors)
+        """How many slots have no child and cannot get one; a run that hangs holds none."""
+        return sum(supervisor.failing >= START_ATTEMPTS for supervisor in self._supervisors)
 
     def start(self) -> None:
         self.plan = plan_for(self._app, self._tasks, len(self._supervisors))
@@ -73,7 +80,7 @@ class ProcessPool:
         for supervisor in self._supervisors:
             supervisor.thread.start()
         for _ in self._supervisors:
-            loaded, error = self._arrivals.get()
+            loaded, error = self._started.get()
             if error is not None:
                 self.close()
                 if error.trace:
@@ -95,13 +102,13 @@ class ProcessPool:
 
     def cancel(self, run: Run) -> None:
         with self.lock:
-            for supervisor, _ in self._having(run):
+            for supervisor, _ in self._supervisors_of(run):
                 supervisor.ring()
 
     def abandon(self, run: Run) -> None:
         with self.lock:
-            for supervisor, number in self._having(run):
-                self._line.extendleft(reversed(supervisor.give_up(number)))
+            for supervisor, number in self._supervisors_of(run):
+                self._line.extendleft(reversed(supervisor.abandon(number)))
             self._wake()
 
     def where(self) -> dict[Run, str]:
@@ -112,7 +119,7 @@ class ProcessPool:
                 if supervisor.runs and supervisor.child is not None
             ]
             for supervisor in busy:
-                supervisor.ask_where()
+                supervisor.ask_stack()
         deadline = time.monotonic() + _ANSWER_WITHIN
         found: dict[Run, str] = {}
         for supervisor in busy:
@@ -127,30 +134,30 @@ class ProcessPool:
         with self.lock:
             for supervisor in self._supervisors:
                 supervisor.ring()
-        deadline = time.monotonic() + GOODBYE + 2.0
+        deadline = time.monotonic() + SHUTDOWN_SECONDS + 2.0
         for supervisor in self._supervisors:
             if supervisor.thread.ident is not None:
                 supervisor.thread.join(max(0.0, deadline - time.monotonic()))
         self._kill()
         atexit.unregister(self._kill)
 
-    # -- what its places ask -----------------------------------------------------------------------
+    # -- what its supervisors ask ------------------------------------------------------------------
 
     def take(self, supervisor: ChildSupervisor) -> list[Run]:
         """One run, or several that are known to be quick; none while the child has enough."""
         taken: list[Run] = []
         refused: list[Run] = []
         with self.lock:
-            budget = _FRAME - sum(run.cost for run in supervisor.runs.values())
+            budget = _QUICK_SECONDS_PER_CHILD - sum(run.cost for run in supervisor.runs.values())
             size = sum(_size(run) for run in supervisor.runs.values())
             share = min(math.ceil(len(self._line) / len(self._supervisors)), supervisor.room)
-            if supervisor.runs and (supervisor.held or budget < _FRAME / 2):
+            if supervisor.runs and (supervisor.has_slow_run or budget < _QUICK_SECONDS_PER_CHILD / 2):
                 share = 0
             while self._line and len(taken) < share:
                 run = self._line[0]
                 budget -= run.cost
                 size += _size(run)
-                if supervisor.runs and (budget < 0 or size > _MOST_BYTES):
+                if supervisor.runs and (budget < 0 or size > _MOST_BYTES_PER_CHILD):
                     break
                 self._line.popleft()
                 if run.context.cancelled or run.context.lost:
@@ -172,7 +179,7 @@ class ProcessPool:
         self._done(ended)
 
     def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
-        self._arrivals.put((residents, error))
+        self._started.put((residents, error))
 
     def _wake(self) -> None:
         idle = [supervisor for supervisor in self._supervisors if supervisor.idle]
@@ -180,8 +187,8 @@ class ProcessPool:
             supervisor.idle = False
             supervisor.ring()
 
-    def _having(self, run: Run) -> list[tuple[ChildSupervisor, int]]:
-        """The place that this run is in, and its number there."""
+    def _supervisors_of(self, run: Run) -> list[tuple[ChildSupervisor, int]]:
+        """The supervisor that has this run, and the run's number there."""
         return [
             (supervisor, number)
             for supervisor in self._supervisors
@@ -190,7 +197,7 @@ class ProcessPool:
         ]
 
     def _kill(self) -> None:
-        if os.getpid() != self._process:  # in a fork of the worker, which leaves
+        if os.getpid() != self._process:  # in a forked child of the worker, which is about to end
             return
         for supervisor in self._supervisors:
             supervisor.kill()

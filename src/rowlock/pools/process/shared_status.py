@@ -1,6 +1,6 @@
-"""A few bytes that a child and its parent share: which run it is in, which it must not begin, what was heard.
+"""A few bytes that a child and its parent share: which run it is in, which it must not begin, what was read.
 
-It tells the truth after a crash, and while something holds the child's interpreter.
+Stays readable after the child has crashed, and while something holds its interpreter.
 """
 
 from __future__ import annotations

@@ -17,27 +17,27 @@ from typing import Any
 
 from rowlock.errors import ConfigurationError
 from rowlock.pools.process import child, log_forwarding
-from rowlock.pools.process.messages import Plan, ToChild, ToParent, encode, for_parent
+from rowlock.pools.process.messages import ChildPlan, ToChild, ToParent, encode, for_parent
 from rowlock.pools.process.shared_status import SharedStatus
 
 _spawn = multiprocessing.get_context("spawn")
 _GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
 
 
-# If the children take all processors, outcomes of quick runs in a row are handed in together: two
-# children with runs of 1 ms are 1.8 times as fast as one then. Handed in one by one it was 1.4 times, because
+# If the children take all processors, outcomes of quick runs in a row are sent together: two
+# children with runs of 1 ms are 1.8 times as fast as one then. Sent one by one it was 1.4 times, because
 # the worker takes the time for each from its children. A crash lets those that waited run again.
-_TOGETHER = 0.02  # seconds
+_SEND_INTERVAL = 0.02  # seconds
 _SHARE = Path("/sys/fs/cgroup/cpu.max")  # Linux: microseconds of processors, per so many of the clock
 
 
-def plan_for(app: Any, tasks: list[str], children: int) -> Plan:
+def plan_for(app: Any, tasks: list[str], children: int) -> ChildPlan:
     """What so many children have to know to run these tasks of the app."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
     consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
     origin = getattr(app, "origin", app)
-    return Plan(
+    return ChildPlan(
         app=origin._imported_as or address_of(origin),
         consumer=None if consumer is None else consumer.name,
         tasks=tasks,
@@ -45,7 +45,7 @@ def plan_for(app: Any, tasks: list[str], children: int) -> Plan:
         home=app._home,
         folder=os.getcwd(),
         parent=os.getpid(),
-        together=0.0 if children < _processors() else _TOGETHER,
+        send_interval=0.0 if children < _processors() else _SEND_INTERVAL,
         levels=log_forwarding.levels(),
     )
 
@@ -99,7 +99,7 @@ class ChildEnded(Exception):
 class Child:
     """One child process, as its parent sees it."""
 
-    def __init__(self, plan: Plan, name: str) -> None:
+    def __init__(self, plan: ChildPlan, name: str) -> None:
         self.status = SharedStatus(_spawn)
         self.incoming: Connection
         self.incoming, out = _spawn.Pipe(duplex=False)
@@ -107,7 +107,7 @@ class Child:
         # Not a daemon: its tasks may use multiprocessing themselves.
         self._process = _spawn.Process(target=child.main, args=(into, out, self.status, plan), name=name)
         try:
-            _start_deaf(self._process)
+            _start_with_signals_blocked(self._process)
         finally:
             into.close()
             out.close()
@@ -150,7 +150,7 @@ class Child:
         return not self._process.is_alive()
 
     def reap(self) -> str:
-        """It has ended, or has to now; says how."""
+        """Wait for its end, or kill it; returns how it ended."""
         if not self.join(1.0):
             self.kill()
             self._process.join()
@@ -158,10 +158,10 @@ class Child:
         self.incoming.close()
         self._outgoing.close()
         self._process.close()
-        return _how(code)
+        return _how_it_ended(code)
 
 
-def _start_deaf(process: Any) -> None:
+def _start_with_signals_blocked(process: Any) -> None:
     """Start it with signals blocked: one to the whole group must not end it before it is ready for that."""
     if not hasattr(signal, "pthread_sigmask"):
         process.start()
@@ -173,7 +173,7 @@ def _start_deaf(process: Any) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _how(code: int | None) -> str:
+def _how_it_ended(code: int | None) -> str:
     if code is None or code >= 0:
         return f"its process ended with exit code {code}"
     try:

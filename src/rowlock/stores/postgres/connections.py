@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from inspect import signature
 from struct import Struct
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -44,9 +43,6 @@ _LOOK = 0.5  # seconds after which a wait sees a Ctrl-C that did not end it (on 
 _CANCEL = 5.0  # seconds to ask the server to stop
 
 
-_WAITS_WITH_TIMEOUT = "timeout" in signature(psycopg.Connection.wait).parameters  # since psycopg 3.3
-
-
 class Unanswered(psycopg.OperationalError):
     """The server has not answered in time; the connection is closed."""
 
@@ -58,16 +54,7 @@ class Connection(psycopg.Connection[TupleRow]):
     guarded = False  # a task holds it: rowlock commits, and nobody else
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        if not _WAITS_WITH_TIMEOUT:
-            return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
-        if args or "timeout" in kwargs:
-            return super().wait(gen, *args, **kwargs)
-        try:
-            return super().wait(gen, timeout=self.patience, **kwargs)
-        except psycopg.Error as error:
-            if type(error).__name__ != "_WaitTimeout":
-                raise
-            self.give_up()
+        return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
 
     def give_up(self) -> NoReturn:
         """Close the connection: nobody knows what the server makes of the last statement."""

@@ -85,7 +85,7 @@ _TYPES = {
     "smallint": ("level", "priority"),
     "double precision": (
         *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total", "percent"),
-        *("run_seconds", "wait_seconds"),
+        *("reachable_for", "run_seconds", "wait_seconds"),
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),

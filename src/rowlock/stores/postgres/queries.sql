@@ -164,7 +164,7 @@ LIMIT 1
 SELECT pg_notify('{channel}' || md5(id), '') FROM rowlock_workers WHERE {sleeps} AND jsonb_exists(queues, :queue)
 
 -- fragment: sleeps
-sleeping AND dead_at IS NULL AND beat_at > now() - make_interval(secs => lease / 4)
+sleeping AND dead_at IS NULL AND beat_at > now() - make_interval(secs => reachable_for)
 
 -- name: sleep
 UPDATE rowlock_workers SET sleeping = true WHERE id = :worker RETURNING jsonb_array_length(queues) > 0
@@ -174,8 +174,9 @@ UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND sleeping
 
 -- name: register_worker
 INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
-                             beat_at)
-VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease, {now})
+                             reachable_for, beat_at)
+VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease,
+        :reachable_for, {now})
 ON CONFLICT (id) DO NOTHING
 
 -- name: beat
@@ -187,7 +188,7 @@ UPDATE rowlock_workers SET info = CAST(coalesce(CAST(info AS jsonb), '{}') || CA
 -- Those that are silent; and those that are dead and hold claims all the same, because a claim was being committed
 -- at the moment at which its worker was declared dead; with `again` also if the database refused to give them back.
 -- name: silent_workers
-SELECT id, CAST(tasks AS json), beat_at + make_interval(secs => lease / 6), dead_at IS NOT NULL FROM rowlock_workers w
+SELECT id, CAST(tasks AS json), beat_at, lease, dead_at IS NOT NULL FROM rowlock_workers w
 WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
    OR dead_at > {now} - make_interval(secs => 3600)
       AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running' AND {not_refused})

@@ -75,6 +75,7 @@ CREATE TABLE rowlock_workers (
     concurrency integer NOT NULL,
     started_at  timestamptz NOT NULL,
     lease       double precision NOT NULL,
+    reachable_for double precision NOT NULL, -- seconds after a beat in which a wake-up would be received
     beat_at     timestamptz NOT NULL,
     sleeping    boolean NOT NULL DEFAULT false, -- it waits for jobs, and wants to be told of one
     info        json,                       -- residents, prefetch, stacks

@@ -27,6 +27,7 @@ from rowlock.job import (
     Report,
     State,
 )
+from rowlock.liveness import Lease
 from rowlock.retry import DEFAULT
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.sql.claiming import has_work, last_served, take
@@ -221,6 +222,7 @@ class SqlStore(RefusedOutcomes):
         values["worker"] = values.pop("id")
         values["queues"] = _json(worker.queues)
         values["tasks"] = _json(worker.tasks)
+        values["reachable_for"] = Lease(worker.lease).reachable_for
         chosen = _chosen(worker.queues, worker.tasks)
         with self._read(now) as db:
             were_put_off = bool(db.rows("put_off_jobs", most=1, **chosen))
@@ -308,7 +310,7 @@ class SqlStore(RefusedOutcomes):
         worker: str,
         careful_age: float,
         now: float | None = None,
-        steady: Callable[[], bool] = lambda: True,
+        may_rescue: Callable[[], bool] = lambda: True,
     ) -> Rescue:
         look = {"again": int(self._is_time_for_refused(now))}
         with self._read(now) as db:
@@ -319,21 +321,24 @@ class SqlStore(RefusedOutcomes):
             with self._write(now) as tx:
                 # If everyone froze together (a stuck lock, a suspended machine), the others need a moment.
                 own_beat = tx.row("beat_age", worker=worker)
-                if own_beat is None or own_beat[0] > careful_age or not steady():
+                if own_beat is None or own_beat[0] > careful_age or not may_rescue():
                     return Rescue(waited=True)
                 silent = tx.rows("silent_workers", **look)
                 ends = [
-                    rescue_claims(tx, name, msgspec.json.decode(tasks), died_by)
-                    for name, tasks, died_by, _ in silent
+                    rescue_claims(tx, name, msgspec.json.decode(tasks), Lease(lease).died_by(beat_at))
+                    for name, tasks, beat_at, lease, _ in silent
                 ]
                 if any(State.QUEUED in end for end in ends):
                     known = {task for _, tasks, *_ in silent for task in msgspec.json.decode(tasks)}
                     self._hint(tx, tasks=() if EVERY_TASK in known else known)
         except DataRefused:
-            ends = [self._bury_apart(name, tasks, died_by, now) for name, tasks, died_by, _ in silent]
+            ends = [
+                self._bury_apart(name, tasks, Lease(lease).died_by(beat_at), now)
+                for name, tasks, beat_at, lease, _ in silent
+            ]
         fates = [fate for end in ends for fate in end]
         return Rescue(
-            workers=[one[0] for one, end in zip(silent, ends, strict=True) if end or not one[3]],
+            workers=[one[0] for one, end in zip(silent, ends, strict=True) if end or not one[4]],
             requeued=fates.count(State.QUEUED),
             failed=fates.count(State.FAILED),
             cancelled=fates.count(State.CANCELLED),

@@ -119,8 +119,9 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rowlock_meta'
 
 -- name: register_worker
 INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
-                             beat_at, beat_mono)
-VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease, {now}, :mono)
+                             reachable_for, beat_at, beat_mono)
+VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease,
+        :reachable_for, {now}, :mono)
 ON CONFLICT (id) DO NOTHING
 
 -- name: beat
@@ -133,7 +134,7 @@ UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE 
 -- A value from the future means that the machine was restarted: that worker is gone. With `again` also the dead who
 -- hold claims all the same, because the database refused to give them back.
 -- name: silent_workers
-SELECT id, tasks, beat_at + lease / 6, dead_at IS NOT NULL FROM rowlock_workers w
+SELECT id, tasks, beat_at, lease, dead_at IS NOT NULL FROM rowlock_workers w
 WHERE dead_at IS NULL AND (beat_mono < :mono - lease OR beat_mono > :mono + 1)
    OR :again = 1 AND dead_at IS NOT NULL
       AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')

@@ -64,6 +64,7 @@ CREATE TABLE rowlock_workers (
     concurrency INTEGER NOT NULL,
     started_at  REAL    NOT NULL,
     lease       REAL    NOT NULL,
+    reachable_for REAL  NOT NULL,           -- seconds after a beat in which a wake-up would be received
     beat_at     REAL    NOT NULL,           -- for people; the clock on the wall may jump
     beat_mono   REAL    NOT NULL,           -- for rescue; one monotonic clock per machine
     sleeping    INTEGER NOT NULL DEFAULT 0,
