@@ -9,6 +9,7 @@ import pytest
 
 from rowlock import ConfigurationError, Rowlock
 from rowlock.settings import load
+from rowlock.stores.postgres.url import parse
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -106,6 +107,8 @@ def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
     ("url", "message"),
     [
         ("mysql://localhost/x", "'mysql' is not a kind of database"),
+        ("sqlite+pysqlcipher:///x.db", "'sqlite.pysqlcipher' is not a kind of database"),
+        ("postgresql+gauss://me:secret@localhost/x", "'postgresql.gauss' is not a kind of database"),
         ("postgresql://localhost/x?pooler=session", "pooler='session': must be transaction"),
         ("postgresql://localhost/x?schema=a-b", "schema='a-b': must be a plain name"),
         ("postgresql://localhost/x?pool_size=1", "pool_size='1': must be a whole number from 2"),
@@ -135,3 +138,32 @@ def test_paths_may_hold_spaces_and_escapes(tmp_path: Path) -> None:
     app.enqueue("work")
     assert (folder / "queue 100%.db").exists()
     app.close()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite+pysqlite", "sqlite+aiosqlite", "SQLite+AioSQLite"])
+def test_sqlalchemys_urls_of_a_file_name_the_same_database(tmp_path: Path, scheme: str) -> None:
+    assert (
+        Rowlock(f"{scheme}:///{tmp_path}/a.db").store.url == Rowlock(f"sqlite:///{tmp_path}/a.db").store.url
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ("postgresql+psycopg://me:pw@host/db", "postgresql://me:pw@host/db"),
+        ("postgresql+psycopg_async://me:pw@host/db", "postgresql://me:pw@host/db"),
+        ("postgresql+psycopg2://me@host/db?sslmode=require", "postgresql://me@host/db?sslmode=require"),
+        ("postgresql+asyncpg://me@host/db?ssl=require", "postgresql://me@host/db?sslmode=require"),
+        ("postgresql+asyncpg://me@host/db?ssl=true", "postgresql://me@host/db?sslmode=require"),
+        ("postgresql+asyncpg://me@host/db?ssl=False", "postgresql://me@host/db?sslmode=disable"),
+        ("postgresql+asyncpg://me@host/db?prepared_statement_cache_size=0", "postgresql://me@host/db"),
+    ],
+)
+def test_sqlalchemys_urls_of_a_server_name_the_same_database(given: str, same: str) -> None:
+    assert parse(given) == parse(same)
+    assert Rowlock(given).store.url == Rowlock(same).store.url
+
+
+def test_only_asyncpg_has_an_option_ssl() -> None:
+    with pytest.raises(ConfigurationError, match="nobody knows"):
+        Rowlock("postgresql://me@host/db?ssl=require")

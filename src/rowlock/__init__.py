@@ -2,9 +2,10 @@
 
 from rowlock._version import __version__
 from rowlock.app import Rowlock
-from rowlock.consumers.forms import Status
+from rowlock.consumers.forms import Flag, Status
 from rowlock.errors import (
     CancelRequested,
+    ClaimLost,
     ConfigurationError,
     Fail,
     InvalidPayload,
@@ -29,9 +30,11 @@ from rowlock.worker.poller import Poller
 __all__ = [
     "CancelRequested",
     "Claim",
+    "ClaimLost",
     "ConfigurationError",
     "Ending",
     "Fail",
+    "Flag",
     "HistoryEntry",
     "InvalidPayload",
     "Job",

@@ -28,71 +28,12 @@ from rowlock.execution.transaction import Transaction
 from rowlock.stores.sqlite import transaction as sqlite_transaction
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
+from tests.execution.bench import Bench
 from tests.servers.postgres import schema_url
 from tests.servers.proxy import Proxy
-from tests.stores.steps import worker as register
 from tests.stores.test_user_connection import Place, django
 
 ONCE_MORE = Retry(max_attempts=2, base=0.0)
-
-
-class Bench:
-    """An app, a table of its user's beside the queue, and how somebody else sees that table."""
-
-    def __init__(self, app: Rowlock, table: str, read: Callable[[str], list[Any]], mark: str) -> None:
-        self.app = app
-        self.table = table
-        self.read = read
-        self.mark = mark  # how the driver writes a parameter
-
-    @property
-    def insert(self) -> str:
-        return f"INSERT INTO {self.table} (word) VALUES ({self.mark})"
-
-    def words(self) -> list[str]:
-        return [row[0] for row in self.read(f"SELECT word FROM {self.table} ORDER BY word")]
-
-    def work(self) -> Any:
-        """Run what is due until nothing is left; returns the tally."""
-        return self.app.worker(concurrency=1).run(until_empty=True)
-
-    def lose_the_claim(self) -> None:
-        """Somebody declares every worker dead, a long time from now, and takes its claims back."""
-        later = time.time() + 1000.0
-        rescuer = register(self.app.store, f"rescuer {later}", now=later)
-        assert self.app.store.rescue(rescuer, careful_age=10.0, now=later).requeued == 1
-
-
-@pytest.fixture
-def on_sqlite(tmp_path: Path) -> Iterator[Bench]:
-    file = tmp_path / "app.db"
-
-    def read(sql: str) -> list[Any]:
-        with closing(sqlite3.connect(file, isolation_level=None)) as other:
-            return other.execute(sql).fetchall()
-
-    read("CREATE TABLE note (word TEXT NOT NULL)")
-    with closing(Rowlock(f"sqlite:///{file}")) as app:
-        yield Bench(app, "note", read, "?")
-
-
-@pytest.fixture
-def on_postgres(postgres_schema: str) -> Iterator[Bench]:
-    url, _, schema = postgres_schema.partition("?schema=")
-    with psycopg.connect(url, autocommit=True) as other:
-        other.execute(f"CREATE TABLE {schema}.note (word text NOT NULL)")
-
-        def read(sql: str) -> list[Any]:
-            return other.execute(sql).fetchall()
-
-        with closing(Rowlock(postgres_schema)) as app:
-            yield Bench(app, f"{schema}.note", read, "%s")
-
-
-@pytest.fixture(params=["on_sqlite", "on_postgres"])
-def bench(request: pytest.FixtureRequest) -> Bench:
-    made: Bench = request.getfixturevalue(request.param)
-    return made
 
 
 # -- together, or not at all ---------------------------------------------------------------------
@@ -576,11 +517,11 @@ def statement():
     go.wait()
 
 async def run():
-    lane = await lanes.Lane.enter()
+    lane = await lanes.TransactionThread.enter()
     await lane.run(statement, stop=go.set)
 
 async def settle():
-    await (await lanes.Lane.enter()).finish(threading.Event().wait)
+    await (await lanes.TransactionThread.enter()).finish(threading.Event().wait)
 
 threading.Thread(target=loop.run_forever, daemon=True).start()
 future = asyncio.run_coroutine_threadsafe(run(), loop)

@@ -16,7 +16,7 @@ from rowlock import Rowlock, RowlockError
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.importing import import_app, import_tasks
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]+:")  # two letters at least: C: is a drive
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+_]+:")  # two letters at least: C: is a drive
 _used: list[Rowlock] = []
 
 

@@ -117,8 +117,14 @@ def _rate(host: ConsumerHost) -> float:
 def retry_failed(host: ConsumerHost) -> int:
     """Make the rows due again that ran out of attempts; returns how many."""
     ground, form = cast("SqlStore", _store(host).underlying), host.consumer.form
+    table, name = table_of(host), host.consumer.name
     with ground.writing() as session:
-        cleared = session.using(table_of(host).statements).run("clear_failed", error=None, **form.always())
+        tx = session.using(table.statements)
+        if form.keeps_failures:
+            tx.run("forget_past_failures", consumer=name)
+            cleared = tx.run("forget_failures", consumer=name)
+        else:
+            cleared = tx.run("clear_failed", error=None, **form.always())
     ground.wake_readers(wake_name(".".join(host.consumer.table)))
     return cleared
 

@@ -106,12 +106,6 @@ WITH picked AS MATERIALIZED (
     RETURNING claim, row_key, failures, isolate, claimed_at)
 {claim_with_row} FROM c JOIN «table» ON «t».«key» = {claim_key}
 
--- fragment: beyond_pair
-(«t».«order», «t».«key») «beyond» (CAST(:mark_order AS «order_type»), CAST(:mark_key AS «key_type»))
-
--- fragment: beyond_key
-«t».«key» «beyond» CAST(:mark_key AS «key_type»)
-
 -- fragment: fresh_number
 DEFAULT
 
@@ -153,3 +147,8 @@ WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped O
 -- name: index_there
 SELECT NULL FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid
+
+-- Nobody can take the claims away before the transaction that asks has ended.
+-- name: hold_claims
+SELECT 1 FROM rowlock_consumer_claims
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker ORDER BY claim FOR NO KEY UPDATE

@@ -14,6 +14,7 @@ import msgspec
 from rowlock.consumers.batches import Member, taken_apart
 from rowlock.consumers.claiming import key_text
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms.base import reason
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
 from rowlock.stores.sql.session import Session
@@ -82,7 +83,10 @@ class Settling:
         }
         kept = [outcome for outcome in outcomes if outcome.claim in ended]
         form = self._consumer.form
-        marks = [(ended[one.claim][0], form.mark(one, ended[one.claim][1])) for one in kept]
+        shown = [(ended[one.claim][0], form.mark(one, ended[one.claim][1])) for one in kept]
+        if form.keeps_failures:
+            self._keep_failures(tx, [(one, *ended[one.claim]) for one in kept])
+        marks = [(key, values) for key, values in shown if values is not None]
         for key in self._mark(tx, marks):
             self.unmarked.append(key)
             log.warning(
@@ -92,6 +96,21 @@ class Settling:
                 key,
             )
         return [outcome for outcome in outcomes if outcome.claim not in ended]
+
+    def _keep_failures(self, tx: Session, outcomes: list[tuple[Outcome, Any, int]]) -> None:
+        """Which rows have failed, in rowlock's own table: they are due again only after `retry`."""
+        failed = [
+            {
+                "consumer": self._consumer.name,
+                "row_key": key,
+                "failures": failures + one.charge,
+                "error": reason(one.error),
+            }
+            for one, key, failures in outcomes
+            if one.ending is not Ending.COMPLETED
+        ]
+        if failed:
+            tx.each("keep_failure", failed)
 
     def _mark(self, tx: Session, marks: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
         """Write what became of the rows; returns the keys of those that could not be marked."""

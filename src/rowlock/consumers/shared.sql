@@ -4,15 +4,25 @@
 -- A row is free while no claim has it: neither one in flight nor one that waits to be tried again. A scalar, not
 -- EXISTS: PostgreSQL would make a join of that, and compare each row with all claims.
 -- fragment: free
-{ready} AND (
+{ready} AND {not_given_up} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+
+-- A row that has failed, where the row itself has no mark for that.
+-- fragment: failure
+SELECT f.row_key FROM rowlock_consumer_failures f
+WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+
+-- fragment: rows_with_failures
+(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
+JOIN «table» ON «t».«key» = {its_key}
 
 -- Who has not asked for these facts lets the claim itself look at them: then it takes nothing unless all is as usual.
 -- fragment: as_usual
 (:asked = 1 OR (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
        AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       AND coalesce((SELECT strategy FROM rowlock_queues WHERE name = :queue), :own_strategy) = :strategy
        AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
                        WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
 
@@ -50,7 +60,7 @@ WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
 -- fragment: claim_with_row
-SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {order_as_text}, «columns»
+SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {place}«columns»
 
 -- name: taken
 {claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
@@ -59,7 +69,8 @@ SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {order_as_text},
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
        EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
-               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}){walk_indexes}
+               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}),
+       (SELECT strategy FROM rowlock_queues WHERE name = :queue){walk_indexes}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
@@ -180,14 +191,14 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 {due}
 
 -- name: count_ready
-SELECT count(*) FROM «table» {by_index} WHERE {ready}
+SELECT count(*) FROM «table» {by_index} WHERE {ready} AND {not_given_up}
 
 -- name: count_claims
 SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
 FROM rowlock_consumer_claims WHERE consumer = :consumer
 
 -- name: count_failed_rows
-SELECT count(*) FROM «table» WHERE {row_failed}
+SELECT count(*) FROM {failed_rows} WHERE {row_failed}
 
 -- name: count_broken
 SELECT count(*) FROM «table» WHERE {broken}
@@ -202,5 +213,25 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 -- name: failed_condition
 {row_failed}
 
+-- name: running_condition
+{row_running}
+
+-- name: done_condition
+{row_done}
+
 -- name: clear_failed
 UPDATE «table» SET {row_cleared} WHERE {row_failed}
+
+-- name: keep_failure
+INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error)
+VALUES (:consumer, :row_key, {now}, :failures, :error)
+ON CONFLICT (consumer, row_key) DO UPDATE
+SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error
+
+-- name: forget_failures
+DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer
+
+-- Of rows that are done or gone by now.
+-- name: forget_past_failures
+DELETE FROM rowlock_consumer_failures
+WHERE consumer = :consumer AND row_key NOT IN (SELECT its_row_key FROM {failed_rows} WHERE {row_failed})

@@ -87,12 +87,6 @@ SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «tab
 WHERE {beyond} AND {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
--- fragment: beyond_pair
-(«t».«order», «t».«key») «beyond» (:mark_order, :mark_key)
-
--- fragment: beyond_key
-«t».«key» «beyond» :mark_key
-
 -- name: draw_claim
 UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 
@@ -116,3 +110,8 @@ SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1
 
 -- name: index_there
 SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table
+
+-- A write, as in hold_claim.
+-- name: hold_claims
+UPDATE rowlock_consumer_claims SET note = note
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker

@@ -16,7 +16,7 @@ import msgspec
 from rowlock import endings
 from rowlock.consumers.claiming import Claiming, key_text
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import StatusForm, percent
+from rowlock.consumers.forms.base import Form, ages
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION, Event, Facts
@@ -79,7 +79,7 @@ class ConsumerStore(RefusedOutcomes):
         On PostgreSQL nobody says that a row was inserted, unless its owner calls `app.wake`; and nobody says
         anything when a condition or an age comes true because time has passed.
         """
-        by_time = self._consumer.where is not None or self._consumer.form.ages
+        by_time = self._consumer.where is not None or ages(self._consumer.form)
         return self._ground.sees_every_commit and not by_time
 
     def _tx(self, session: Session) -> Session:
@@ -171,6 +171,24 @@ class ConsumerStore(RefusedOutcomes):
         _log_lines(said)
         return True
 
+    def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write the run's progress and hold its claims until the task commits; False: they were lost."""
+        table, worker = self.table, claim.claimed_by
+        tx = cast("SqlUserTransactions", self._ground).session_on(user).using(table.on(user.style))
+        said: list[tuple[str, LogLine]] = []
+        if report is not None:
+            said = self._said(tx, [report])
+            if "lock_rows" in table.statements:  # rows before claims, as everybody else does
+                members = tx.rows("members", ids=_json([claim.claim]), worker=worker)
+                tx.rows("lock_rows", ids=_json([one[1] for one in members]), worker=worker)
+            self._report(tx, [msgspec.structs.replace(report, lines=())])
+        # A worker is declared dead before its rows are taken back, one by one if need be: so both are asked.
+        held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
+        if not held or tx.row("worker_lives", worker=worker) is None:
+            return False
+        _log_lines(said)
+        return True
+
     def _members(self, worker: str, outcomes: Sequence[Outcome], now: float | None) -> list[list[Outcome]]:
         """The outcomes of each row; that of a batch has those of its rows."""
         if self._consumer.batch is None:
@@ -223,11 +241,11 @@ class ConsumerStore(RefusedOutcomes):
         if values:
             tx.each("report_row", values)
             if self._consumer.form.holds:
-                always = self._consumer.form.always()
-                percents = [(one["claim_number"], percent(one["done"], one["total"])) for one in values]
+                form = self._consumer.form
+                shown = [(one["claim_number"], form.progress(one["done"], one["total"])) for one in values]
                 tx.each(
                     "progress_of_row",
-                    [{"claim_number": claim, "percent": value, **always} for claim, value in percents],
+                    [{"claim_number": claim, **how_far, **form.always()} for claim, how_far in shown],
                 )
 
     def _said(self, tx: Session, reports: Sequence[Report]) -> list[tuple[str, LogLine]]:
@@ -361,7 +379,7 @@ class ConsumerStore(RefusedOutcomes):
     def expire(self, most: int, now: float | None = None) -> int:
         """Fail rows that nobody began in time, and let those that somebody else left running be due again."""
         form, moment = self._consumer.form, time.monotonic()
-        if not isinstance(form, StatusForm) or not form.ages or (now is None and moment < self._ages_at):
+        if not ages(form) or (now is None and moment < self._ages_at):
             return 0
         self._ages_at = moment + _AGES_EVERY
         try:
@@ -376,22 +394,22 @@ class ConsumerStore(RefusedOutcomes):
                 )
             return 0
 
-    def _expire(self, form: StatusForm, now: float | None) -> int:
-        status, failed = form.status, 0
+    def _expire(self, form: Form, now: float | None) -> int:
+        failed = 0
         with self._ground.writing(now) as session:
             tx = self._tx(session)
-            if status.stale_after is not None:
-                values = {"consumer": self._consumer.name, "age": status.stale_after, **form.always()}
+            if form.stale_after is not None:
+                values = {"consumer": self._consumer.name, "age": form.stale_after, **form.always()}
                 if reset := tx.run("reset_stale", **values):
                     log.warning(
                         "consumer %s: %d rows that others left running are due again",
                         self._consumer.name,
                         reset,
                     )
-            if status.deadline is not None:
-                error = endings.not_begun_within(status.deadline)
-                values = {"consumer": self._consumer.name, "age": status.deadline}
-                values |= {"error": error, "word": status.failed, "percent": None}
+            if form.deadline is not None:
+                error = endings.not_begun_within(form.deadline)
+                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error)
+                values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
         return failed
@@ -403,7 +421,10 @@ class ConsumerStore(RefusedOutcomes):
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Forget claims that wait for rows which are done or gone; say which rows cannot be read."""
         with self._ground.writing(now) as session:
-            forgotten = self._tx(session).run("forget_the_idle", consumer=self._consumer.name)
+            tx = self._tx(session)
+            forgotten = tx.run("forget_the_idle", consumer=self._consumer.name)
+            if self._consumer.form.keeps_failures:
+                forgotten += tx.run("forget_past_failures", consumer=self._consumer.name)
         self._tell_broken()
         return forgotten, 0
 

@@ -16,7 +16,7 @@ import msgspec
 
 from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import StateForm, Status, StatusForm, literal
+from rowlock.consumers.forms import base as forms
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import utc
@@ -25,15 +25,12 @@ from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import SqlStore
 
 _PACKAGE = "rowlock.consumers"
+_DIRECTION = {False: "", True: " DESC"}
 _MARK = re.compile(r"«(\w+)»")
 _LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of a type that has one, in characters
 # For looks at catalogues, where nothing of the user's is in the statements.
 _NOTHING: dict[str, str] = dict.fromkeys(
-    (
-        *("indexed", "ready", "by_index", "beyond", "due", "markable", "marked", "broken", "row_taken"),
-        *("row_given_back", "progress", "stale", "too_old", "row_failed", "row_done", "row_cleared"),
-        *("order_seconds",),
-    ),
+    ("indexed", "ready", "by_index", "beyond", "place", "order_seconds", *forms.PIECES, *forms.CONDITIONS),
     "",
 )
 
@@ -54,6 +51,8 @@ class Dialect(msgspec.Struct, frozen=True):
     state_type: Callable[[str], bool]
     wanted_state: str
     boolean: Callable[[str], bool]
+    flag_type: Callable[[str], bool]
+    wanted_flag: str
     cuts: Callable[[str], bool]  # such a column may be too short for a word, and cuts it
     # By type: now as such a column, whether it is older than :age, and its Unix seconds.
     stamps: tuple[tuple[Callable[[str], bool], str, str, str], ...]
@@ -63,6 +62,8 @@ class Dialect(msgspec.Struct, frozen=True):
     create: str  # how an index is made without stopping the others
     drop: str
     style: str  # of the store's own parameters
+    as_text: str  # how a value is read that comes back as a parameter
+    as_type: str  # and such a parameter, as the column's type
 
 
 def _is(*words: str) -> Callable[[str], bool]:
@@ -76,6 +77,8 @@ DIALECTS = {
         state_type=lambda declared: not declared or _is("JSON", "CHAR", "CLOB", "TEXT")(declared),
         wanted_state="TEXT (or JSON)",
         boolean=_is("BOOL"),
+        flag_type=_is("BOOL", "INT"),
+        wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
         cuts=lambda _: False,
         stamps=(
             (_is("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}"),
@@ -92,11 +95,15 @@ DIALECTS = {
         create="CREATE INDEX IF NOT EXISTS",
         drop="DROP INDEX IF EXISTS",
         style="named",
+        as_text="{0}",
+        as_type="{0}",
     ),
     "postgresql": Dialect(
         state_type=lambda declared: declared == "jsonb",
         wanted_state="jsonb",
         boolean=lambda declared: declared == "boolean",
+        flag_type=lambda declared: declared == "boolean",
+        wanted_flag="boolean",
         cuts=_is("CHAR"),
         stamps=(
             (_is("WITH TIME ZONE"), "{now}", "{0} < {now-age}", _EPOCH.format("{0}")),
@@ -123,6 +130,8 @@ DIALECTS = {
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
         drop="DROP INDEX CONCURRENTLY IF EXISTS",
         style="pyformat",
+        as_text="CAST({0} AS text)",
+        as_type="CAST({0} AS {1})",
     ),
 }
 
@@ -138,7 +147,7 @@ class Table:
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
         self._elsewhere: dict[str, Statements] = {}
         self._described = {column.name: column for column in self._look()}
-        self._types = {name: column.type for name, column in self._described.items()}
+        self.types = {name: column.type for name, column in self._described.items()}
         self.has_index = self.index_reads_clock = False
         self.statements = self._written(None)
         self._try_out()
@@ -181,10 +190,8 @@ class Table:
         place = ".".join(consumer.table)
         for what, name in consumer.needed():
             if name not in there:
-                several = what == "order_by" and "," in name
-                hint = "only one column is taken so far, and " if several else ""
                 raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {what}={name!r}, but {hint}{place} has no such column; "
+                    f"consumer {consumer.name!r}: {what}={name!r}, but {place} has no such column; "
                     f"it has: {', '.join(there)}"
                 )
         if consumer.key not in unique:
@@ -192,29 +199,15 @@ class Table:
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
-        if isinstance(consumer.form, StatusForm):
-            column = consumer.form.status.column
-            if self._dialect.boolean(there[column]):
-                raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {place}.{column} is of type {there[column]}: "
-                    "a boolean column cannot hold four states; use state=... or a text column"
-                )
-            return
-        if not isinstance(consumer.form, StateForm):
-            return
-        kind = there[consumer.form.column]
-        if not self._dialect.state_type(kind):
-            raise ConfigurationError(
-                f"consumer {consumer.name!r}: state={consumer.form.column!r} is of type {kind}; it must be "
-                f"{self._dialect.wanted_state}, for it holds one JSON object"
-            )
+        refusal = consumer.form.refusal(there, self._dialect)
+        if refusal is not None:
+            raise ConfigurationError(f"consumer {consumer.name!r}: in {place}, {refusal}")
 
     def _try_out(self) -> None:
         consumer = self._consumer
-        what = ", ".join(f"{option}={column!r}" for option, column in consumer.form.needed())
-        if isinstance(consumer.form, StatusForm):
-            self._try_words(consumer.form.status)
-            what = f"{consumer.form.status!r}"
+        what = str(consumer.form)
+        if words := consumer.form.distinct_words():
+            self._try_words(consumer.form.column, words)
         try:
             with self._store.reading() as db:
                 tx = db.using(self.statements)
@@ -229,12 +222,10 @@ class Table:
             ) from error
         self.look_for_index()
 
-    def _try_words(self, status: Status) -> None:
-        """Raise unless the four words are four values in the column; only the database knows its type."""
-        chosen = ("due", "running", "done", "failed")
-        words = {f"{name}={getattr(status, name)!r}": getattr(status, name) for name in chosen}
-        kind = self._types[status.column]
-        column = f"{'.'.join(self._consumer.table)}.{status.column}, which is of type {kind or 'ANY'}"
+    def _try_words(self, column: str, words: Mapping[str, forms.Word]) -> None:
+        """Raise unless the words are as many values in the column; only the database knows its type."""
+        kind = self.types[column]
+        place = f"{'.'.join(self._consumer.table)}.{column}, which is of type {kind or 'ANY'}"
         who, said = f"consumer {self._consumer.name!r}", ""
         try:
             with self._store.undone() as db:
@@ -245,21 +236,21 @@ class Table:
                     ((kept,),) = tx.rows("try_word", word=word)
                     if self._dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
                         raise ConfigurationError(
-                            f"{who}: Status({said}) does not fit into {column}: it would be cut to {kept!r}"
+                            f"{who}: Status({said}) does not fit into {place}: it would be cut to {kept!r}"
                         )
                 for (one, first), (other, second) in combinations(words.items(), 2):
                     said = f"{one} and {other}"
                     if tx.row("count_values", word=first, other_word=second)[0] == 1:
                         raise ConfigurationError(
-                            f"{who}: Status({said}): these are one value in {column}; choose words that "
+                            f"{who}: Status({said}): these are one value in {place}; choose words that "
                             "differ there"
                         )
         except TRANSIENT:
             raise
         except StoreError as error:
-            labels = self._labels(status.column)
+            labels = self._labels(column)
             reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
-            raise ConfigurationError(f"{who}: Status({said}) does not work in {column}: {reason}") from error
+            raise ConfigurationError(f"{who}: Status({said}) does not work in {place}: {reason}") from error
 
     def _labels(self, column: str) -> str | None:
         """What a column of an enumeration may hold; None if it is none."""
@@ -301,48 +292,72 @@ class Table:
         return self._elsewhere[style]
 
     def _written(self, style: str | None) -> Statements:
-        written = self._pieces(style)
-        theirs = self._theirs()
+        filled, backwards = self._filled(style), self._filled(style, backwards=True)
+        for name in ("take_free", "take_free_beyond"):
+            filled[f"{name}_backwards"] = backwards[name]
+        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def _filled(self, style: str | None, backwards: bool = False) -> dict[str, str]:
+        written = self._pieces(style, backwards)
+        theirs = self._theirs(backwards)
         # A percent sign means something to some drivers, wherever it stands.
         percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
         theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
-        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
-        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+        return {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
 
-    def _pieces(self, style: str | None) -> Statements:
+    def _pieces(self, style: str | None, backwards: bool = False) -> Statements:
         """The statements in which the user's names are still to be put."""
         consumer = self._consumer
         by_index = (
             f"INDEXED BY {names.quoted(consumer.index)}" if self.has_index and self._dialect.hints else ""
         )
         words = {
-            **consumer.form.words(self._stamp, self._fitted),
+            **forms.pieces(consumer.form, self),
             "order_seconds": self._seconds(),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
             "by_index": by_index,
-            "beyond": "{beyond_key}" if consumer.order == consumer.key else "{beyond_pair}",
+            "beyond": self._beyond(backwards),
+            "place": "".join(
+                f"{self._dialect.as_text.format(f'«t».«order_{place}»')}, " for place in consumer.places[:-1]
+            ),
         }
         return self._store.statements(*self._sources, words=words, style=style)
 
-    def _stamp(self, column: str) -> tuple[str, str]:
+    def stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
-        kind, quoted = self._types[column], names.quoted(column)
+        kind, quoted = self.types[column], names.quoted(column)
         for fits, now, older, _ in self._dialect.stamps:
             if fits(kind):
                 return now, older.replace("{0}", quoted)
         raise AssertionError(kind)
 
-    def _fitted(self, column: str, text: str) -> str:
+    def fitted(self, column: str, text: str) -> str:
         """What that column can hold of a text: as much as it has room for, and no NULL if it takes none."""
         described = self._described[column]
         if described.length is not None:
             text = f"substr({text}, 1, {described.length})"
         return f"coalesce({text}, '')" if described.not_null else text
 
+    def _beyond(self, backwards: bool) -> str:
+        """What comes after the place in the line that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
+        signs = ["<" if down != backwards else ">" for _, down in self._consumer.position]
+        columns = [f"«t».«order_{place}»" for place in self._consumer.places]
+        marks = [
+            self._dialect.as_type.format(f":mark_{place}", f"«order_{place}_type»")
+            for place in self._consumer.places
+        ]
+        if len(set(signs)) == 1:
+            return f"({', '.join(columns)}) {signs[0]} ({', '.join(marks)})"
+        condition = f"{columns[-1]} {signs[-1]} {marks[-1]}"
+        for column, sign, mark in reversed(list(zip(columns, signs, marks, strict=True))[:-1]):
+            condition = f"({column} {sign} {mark} OR ({column} = {mark} AND {condition}))"
+        # The first part finds the place in the index, the rest steps over what has the same first column.
+        return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
+
     def _seconds(self) -> str:
         """What the place in the line is as Unix seconds, if it is a time."""
-        kind = self._types[self._consumer.order]
+        kind = self.types[self._consumer.position[0][0]]
         epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
         return epoch.replace("{0}", "«t».«order»")
 
@@ -356,14 +371,10 @@ class Table:
         due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
         found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
-        found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
-        if isinstance(form, StateForm):  # small, and shared by all consumers of the table
-            name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
-            found[name] = self._index(name, (consumer.key,), written["broken"], theirs)
-        elif isinstance(form, StatusForm) and form.status.stale_after is not None:
-            name, since = f"rowlock_{consumer.name}_running", str(form.status.started_at)
-            running = f"«status» = {literal(form.status.running)}"
-            found[name] = self._index(name, (since,), running, theirs)
+        if not form.keeps_failures:
+            found[failed] = self._index(failed, ((consumer.key, False),), written["failed_condition"], theirs)
+        for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
+            found[name] = self._index(name, ((column, False),), written[named], theirs)
         return found
 
     @property
@@ -381,35 +392,38 @@ class Table:
         place = {name: text for name, text in self._theirs().items() if name in ("t", "table", "key")}
         return Trial(self._store, self.dialect_name, columns, **place).sort(self._consumer.where)
 
-    def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
+    def _index(
+        self, name: str, columns: Sequence[names.Order], condition: str, theirs: dict[str, str]
+    ) -> str:
         """What creates an index, for whoever may."""
-        direction = " DESC" if self._consumer.descending else ""
-        listed = ", ".join(f"{names.quoted(column)}{direction}" for column in columns)
+        listed = ", ".join(f"{names.quoted(column)}{_DIRECTION[down]}" for column, down in columns)
         condition = _MARK.sub(lambda match: theirs[match[1]], condition)
         return (
             f"{self._dialect.create} {names.quoted(name)} ON {theirs['table']} ({listed}) WHERE {condition}"
         )
 
-    def _theirs(self) -> dict[str, str]:
+    def _theirs(self, backwards: bool = False) -> dict[str, str]:
         """The user's names, quoted, and the user's own condition."""
         consumer = self._consumer
         parts = [names.quoted(part) for part in consumer.table]
-        direction = " DESC" if consumer.descending else ""
+        ordered = list(zip(consumer.places, (name for name, _ in consumer.position), strict=True))
         return {
+            **{f"order_{place}": names.quoted(name) for place, name in ordered},
+            **{f"order_{place}_type": self.types[name] for place, name in ordered},
             "table": ".".join(parts),
             "t": parts[-1],
             "key": names.quoted(consumer.key),
-            "key_type": self._types[consumer.key],
-            "order": names.quoted(consumer.order),
-            "order_type": self._types[consumer.order],
+            "key_type": self.types[consumer.key],
+            "order": names.quoted(consumer.position[0][0]),
             "ordering": ", ".join(
-                f"{parts[-1]}.{names.quoted(name)}{direction}" for name in consumer.position
+                f"{parts[-1]}.{names.quoted(name)}{_DIRECTION[down != backwards]}"
+                for name, down in consumer.position
             ),
-            "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
+            "consumer": names.literal(consumer.name),
             "status": "",
             **consumer.form.theirs(),
-            "status_type": self._types.get(getattr(getattr(consumer.form, "status", None), "column", ""), ""),
+            "status_type": self.types[consumer.form.column],
             "iso": "%Y-%m-%d %H:%M:%f",
             # On lines of its own: it may end in a comment.
             "where": f"(\n{consumer.where}\n)",
@@ -418,7 +432,7 @@ class Table:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are handed over."""
-        return self._consumer.columns or tuple(self._types)
+        return self._consumer.columns or tuple(self.types)
 
     def plan(self) -> str:
         """How the database finds the next row, in its own words."""
@@ -470,7 +484,7 @@ class Table:
         if not load:
             return list(values)
         return [
-            load[kind](value) if (kind := self._types[name]) in load else value
+            load[kind](value) if (kind := self.types[name]) in load else value
             for name, value in zip(self.columns, values, strict=True)
         ]
 

@@ -21,6 +21,7 @@ from rowlock.job import Claim, LogLine, Progress, Report
 if TYPE_CHECKING:
     import asyncio
 
+    from rowlock.execution.checkpoint import Checkpoint
     from rowlock.execution.transaction import Block, Transaction
     from rowlock.stores.base import Store
 
@@ -144,21 +145,38 @@ class JobContext:
 
         return Block(self, session)
 
-    def begin_transaction(self, session: object | None) -> Transaction:
-        """The run's transaction, opened by its first block (what `transaction()` calls)."""
+    def checkpoint(self, session: object | None = None) -> Checkpoint:
+        """A block whose rows commit when it ends, with the latest progress, if the claim is still held.
+
+        Otherwise they are undone and `ClaimLost` is raised. A run may have any number of them, one after the
+        other, before its `ctx.transaction()` or its end. It yields what `ctx.transaction()` would.
+        """
+        from rowlock.execution.checkpoint import Checkpoint
+
+        return Checkpoint(self, session)
+
+    def begin_transaction(self, session: object | None, checkpoint: bool = False) -> Transaction:
+        """The run's transaction, opened by its first block, or that of a checkpoint."""
         from rowlock.execution.transaction import Transaction
 
         self._raise_if_over()
         opened = self.open_transaction
         if opened is None:
             if self._store is None:
+                block = "ctx.checkpoint()" if checkpoint else "ctx.transaction()"
                 raise ConfigurationError(
-                    f"{self.task}: ctx.transaction() commits with a job, and this call has none: enqueue it"
+                    f"{self.task}: {block} commits with a job, and this call has none: enqueue it"
                 )
-            with (
-                self._reporting
-            ):  # what the worker has in hand is written first; the rest waits for the commit
-                opened = self._transaction = Transaction(self._store, self.job, session, self.timeout)
+            # What the worker has in hand is written first; the rest waits for the commit.
+            with self._reporting:
+                opened = self._transaction = Transaction(
+                    self._store, self.job, session, self.timeout, checkpoint
+                )
+        elif checkpoint or opened.is_checkpoint:
+            raise ConfigurationError(
+                "ctx.checkpoint() commits by itself: end its block before the next one begins, and make "
+                "checkpoints before ctx.transaction(), which commits when the task has returned"
+            )
         elif not opened.is_for(session):
             raise ConfigurationError("a run has one transaction: give every block of it the same session")
         return opened

@@ -32,7 +32,15 @@ log = logging.getLogger("rowlock.run")
 class Transaction:
     """One run's transaction: on a connection of the store, or on a session that the task brought."""
 
-    def __init__(self, store: Store, claim: Claim, given: object | None, timeout: float | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        claim: Claim,
+        given: object | None,
+        timeout: float | None,
+        is_checkpoint: bool = False,
+    ) -> None:
+        self.is_checkpoint = is_checkpoint  # it commits when its block ends, and not with the completion
         self._store = store
         self._claim = claim
         self._given = given
@@ -93,13 +101,35 @@ class Transaction:
             self._process != os.getpid()
         ):  # a task forked, and its child came back: this is not its transaction
             os._exit(0)
+        if outcome.ending is not Ending.COMPLETED or self.is_checkpoint:  # one whose block has not ended
+            self._abort(user)
+            return outcome
+        worker = self._claim.claimed_by
+        self._commit(user, lambda: self._store.finish_on(user, worker, outcome, report))
+        return msgspec.structs.replace(outcome, written=True)
+
+    def checkpoint(self, report: Report | None) -> None:
+        """Commit what was written, if the claim is still held; else undo it, and raise ClaimLost."""
+        self._borrowed.call(lambda user: self._checkpoint(user, report))
+
+    async def acheckpoint(self, report: Report | None) -> None:
+        """The same from a coroutine."""
+        if self.lane is not None:
+            await self.lane.finish(self._checkpoint, self._borrowed, report)
+        else:
+            await self._borrowed.acall(lambda user: self._checkpoint(user, report))
+
+    def _checkpoint(self, user: UserConnection, report: Report | None) -> None:
+        if not self.open:
+            raise ConfigurationError("the run has ended before its checkpoint: what it wrote is undone")
+        self._commit(user, lambda: self._store.confirm_on(user, self._claim, report))
+
+    def _commit(self, user: UserConnection, write_last: Callable[[], bool]) -> None:
+        """Commit after the fenced statement; whatever that or the database refuses undoes everything."""
         try:
-            if outcome.ending is not Ending.COMPLETED:
-                self._undo(user)
-                return outcome
             if self._own is None:
                 _find_mark(user)
-            if not self._store.finish_on(user, self._claim.claimed_by, outcome, report):
+            if not write_last():
                 raise ClaimLost(
                     f"claim {self._claim.claim} of {self._claim.title} was lost; what it wrote is undone"
                 )
@@ -112,7 +142,6 @@ class Transaction:
             raise
         finally:
             self._release()
-        return msgspec.structs.replace(outcome, written=True)
 
     def abort(self) -> None:
         """Undo everything; the run may go on, and even begin another."""
@@ -205,11 +234,7 @@ class Block:
         self._given = given
 
     def __enter__(self) -> Any:
-        if _on_event_loop():
-            raise ConfigurationError(
-                f"{self._context.task}: a blocking `with ctx.transaction()` would hold up the event loop; "
-                "in an async task write `async with ctx.transaction()`"
-            )
+        refuse_on_event_loop(self._context.task, "ctx.transaction()")
         transaction = self._context.begin_transaction(self._given)
         transaction.begin()
         return transaction.connection
@@ -227,21 +252,10 @@ class Block:
             context.opening = context.opening or asyncio.Lock()
             async with context.opening:  # blocks side by side share what the first of them opens
                 if context.open_transaction is None:
-                    await self._open_in_thread()
+                    await open_in_thread(context)
         transaction = self._context.begin_transaction(self._given)
         await transaction.abegin()
         return AsyncFace(transaction) if self._given is None else self._given
-
-    async def _open_in_thread(self) -> None:
-        context = self._context
-        lane = await TransactionThread.enter()
-        try:
-            await lane.run(context.begin_transaction, None)
-        finally:
-            if (opened := context.open_transaction) is not None:
-                opened.lane = lane  # also of a run that was cancelled meanwhile: its end closes both
-            else:
-                lane.leave()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -251,12 +265,28 @@ class Block:
             await transaction.aabort()
 
 
-def _on_event_loop() -> bool:
+async def open_in_thread(context: JobContext, checkpoint: bool = False) -> Transaction:
+    """Open the run's transaction on a connection of the store, in a thread of its own."""
+    lane = await TransactionThread.enter()
+    try:
+        return await lane.run(context.begin_transaction, None, checkpoint)
+    finally:
+        if (opened := context.open_transaction) is not None and opened.lane is None:
+            opened.lane = lane  # also of a run that was cancelled meanwhile: its end closes both
+        else:
+            lane.leave()
+
+
+def refuse_on_event_loop(task: str, block: str) -> None:
+    """Raise, if a block that waits for the database is entered on an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return
+    raise ConfigurationError(
+        f"{task}: a blocking `with {block}` would hold up the event loop; in an async task write "
+        f"`async with {block}`"
+    )
 
 
 class AsyncFace:

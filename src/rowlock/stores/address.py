@@ -14,6 +14,12 @@ from rowlock.stores.base import Store
 _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
 _ANY = f"{_EXAMPLE}, or postgresql://user@host/database"
 _PLANNED = {"duckdb": "DuckDB"}
+# SQLAlchemy's drivers for the same databases: a program has one URL, and rowlock uses its own driver.
+_DRIVERS = {
+    "sqlite": ("", "pysqlite", "aiosqlite"),
+    "postgresql": ("", "psycopg", "psycopg_async", "psycopg2", "asyncpg"),
+    "postgres": ("",),
+}
 
 
 def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
@@ -22,9 +28,10 @@ def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
         shown = "postgres..." if str(url).lower().startswith("postgres") else repr(url)  # with a password?
         raise ConfigurationError(f"{shown} is not a database URL; write for example {_ANY}")
     kind = url.partition("://")[0].lower()
-    if kind == "sqlite":
-        return _sqlite(url, home=home, busy_timeout=busy_timeout)
-    if kind in ("postgresql", "postgres"):
+    database, _, driver = kind.partition("+")
+    if driver in _DRIVERS.get(database, ()):
+        if database == "sqlite":
+            return _sqlite(url, home=home, busy_timeout=busy_timeout)
         return _postgres(url, busy_timeout=busy_timeout)
     if kind in _PLANNED:
         raise ConfigurationError(f"this version of rowlock has no {_PLANNED[kind]} store yet; use {_EXAMPLE}")

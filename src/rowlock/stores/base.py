@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from rowlock.job import (
+    Claim,
     ClaimRequest,
     ExchangeResult,
     HistoryEntry,
@@ -161,6 +162,10 @@ class Store(Protocol):
 
     def finish_on(self, user: UserConnection, worker: str, outcome: Outcome, report: Report | None) -> bool:
         """Write a run's last report and its outcome there; False means that the claim was lost."""
+        ...
+
+    def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write a run's report there and keep its claim from being lost before the commit; False: it was."""
         ...
 
     def commit_on(self, user: UserConnection) -> None:

@@ -289,3 +289,7 @@ ORDER BY run_at, position LIMIT (SELECT :most) {lock}
 SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
 ORDER BY expires_at LIMIT (SELECT :most) {lock}
+
+-- Nobody can take the claim away before the transaction that asks has ended.
+-- name: hold_claim
+SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running} FOR NO KEY UPDATE

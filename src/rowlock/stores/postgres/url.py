@@ -22,6 +22,7 @@ _UNREADABLE = (
 )
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _POOL_SIZE = 50
+_OF_ASYNCPG = ("prepared_statement_cache_size", "async_fallback")  # say nothing about the database
 # Without these a server that vanished is noticed after two hours.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -48,14 +49,17 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(url: str) -> Address:
     """The address in a URL; what is wrong with it is said by name."""
+    scheme, _, rest = url.partition("://")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(f"postgresql://{rest}")
         _ = "," in parts.netloc or parts.port  # libpq takes several hosts, separated by commas
     except ValueError:
         raise ConfigurationError(_UNREADABLE) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.fragment or parts.netloc.count("@") > 1 or any("@" in piece for piece in (parts.path, *options)):
         raise ConfigurationError(_UNREADABLE)
+    if scheme.lower().endswith("+asyncpg"):
+        options = _from_asyncpg(options)
     schema = options.pop("schema", None)
     if schema is not None and not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(f"schema={schema!r}: must be a plain name such as rowlock (a-z, 0-9 and _)")
@@ -80,6 +84,14 @@ def parse(url: str) -> Address:
         pooled=pooler == "transaction",
         pool_size=int(size),
     )
+
+
+def _from_asyncpg(options: dict[str, str]) -> dict[str, str]:
+    """The options of a URL for SQLAlchemy with asyncpg, as libpq calls them."""
+    kept = {name: value for name, value in options.items() if name not in _OF_ASYNCPG}
+    if (ssl := kept.pop("ssl", None)) is not None:
+        kept.setdefault("sslmode", {"true": "require", "false": "disable"}.get(ssl.lower(), ssl))
+    return kept
 
 
 def _check(conninfo: str) -> None:

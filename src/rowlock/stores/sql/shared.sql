@@ -147,6 +147,9 @@ INSERT INTO rowlock_logs (job_id, claim, at, message, fields)
 SELECT id, claim, :at, :message, :fields FROM rowlock_jobs
 WHERE id = :id AND claim = :claim AND {running}
 
+-- name: worker_lives
+SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
+
 -- name: trim_lines
 DELETE FROM rowlock_logs
 WHERE job_id = :id AND id <= (

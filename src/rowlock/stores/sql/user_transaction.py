@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.job import Inserted, Job, NewJob, Outcome, Report
+from rowlock.job import Claim, Inserted, Job, NewJob, Outcome, Report
 from rowlock.stores.base import Store
 from rowlock.stores.sql.finishing import finish, write_reports
 from rowlock.stores.sql.inserting import insert
@@ -127,6 +127,13 @@ class SqlUserTransactions(ABC):
         if report is not None:
             write_reports(tx, [report])
         return not finish(tx, worker, [outcome])
+
+    def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write what a run has said, and hold its claim until the commit; False: the claim was lost."""
+        tx = self._checked(user)
+        if report is not None:
+            write_reports(tx, [report])
+        return tx.run("hold_claim", id=claim.id, claim=claim.claim) > 0
 
     def _appears(self, user: UserConnection, tx: Session) -> bool:
         """The queue's tables are not there yet: make them, if that is where they belong."""

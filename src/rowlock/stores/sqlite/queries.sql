@@ -178,3 +178,7 @@ SELECT {job} FROM rowlock_jobs j INDEXED BY rowlock_jobs_bad LEFT JOIN rowlock_p
 WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND j.id < :before
   AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
 ORDER BY j.id DESC LIMIT :limit
+
+-- A write, so that a transaction that has only read so far takes the lock, or is refused because it saw an old state.
+-- name: hold_claim
+UPDATE rowlock_jobs SET claim = claim WHERE id = :id AND claim = :claim AND {running}

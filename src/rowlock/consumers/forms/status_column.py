@@ -1,84 +1,20 @@
-"""How what is done is written in the user's table: as a member of a JSON column, or in a status column.
+"""A status column of the user's, with the user's own words, and what else such a table keeps of its rows.
 
-Only data: which pieces of SQL make up the form, which columns they name, and what is bound to them.
+Only data: pieces of SQL, the columns that they name, and what is bound to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from rowlock.consumers import names
+from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word, literal, reason
 from rowlock.errors import ConfigurationError
-from rowlock.headline import headline
 from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
-
-_MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
-Word = str | int
-Stamp = Callable[[str], tuple[str, str]]  # a column to what writes "now" into it, and what asks for its age
-Fitted = Callable[[str, str], str]  # a column and a text (as SQL) to what the column can hold of it
-
-
-class Form(Protocol):
-    """What a table and the settling of outcomes ask of a form."""
-
-    holds: bool  # a claim shows in the user's row, and has to be taken back there
-    has_broken: bool  # rows may hold what cannot be read
-    ages: bool  # rows may be too old
-
-    def needed(self) -> list[tuple[str, str]]:
-        """The columns that it names, each with the option that does so."""
-        ...
-
-    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
-        """The pieces of SQL that make up the form."""
-        ...
-
-    def theirs(self) -> dict[str, str]:
-        """The user's names in those pieces, quoted."""
-        ...
-
-    def always(self) -> dict[str, Any]:
-        """What is bound in every statement."""
-        ...
-
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
-        """What is bound when a row is done with."""
-        ...
-
-
-class StateForm:
-    """One member of a JSON object: null or missing while the row is due."""
-
-    holds = ages = False
-    has_broken = True
-
-    def __init__(self, column: str, consumer: str) -> None:
-        self.column = names.column("state", column)
-        self._consumer = consumer
-
-    def needed(self) -> list[tuple[str, str]]:
-        return [("state", self.column)]
-
-    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
-        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
-        return {name: f"{{{name}_state}}" for name in pieces} | _NOTHING
-
-    def theirs(self) -> dict[str, str]:
-        return {"state": names.quoted(self.column), "name": self._consumer}
-
-    def always(self) -> dict[str, Any]:
-        return {}
-
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
-        if outcome.ending is Ending.COMPLETED:
-            result = outcome.result
-            return {"mark": "true" if result is None or result == "null" else result}
-        attempts = failures + outcome.charge
-        return {"mark": _json({"failed": reason(outcome.error), "attempts": attempts})}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -123,19 +59,38 @@ class StatusForm:
     """A status column: from due to running when a row is claimed, to done or failed when it ends."""
 
     holds = True
-    has_broken = False
+    has_broken = keeps_failures = False
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: Status, consumer: str) -> None:
+        if not isinstance(status, Status):
+            raise ConfigurationError(f"status={status!r}: must be Status(...)")
         self.status = status
-        self.ages = status.stale_after is not None or status.deadline is not None
+        self.column = status.column
+        self.stale_after, self.deadline = status.stale_after, status.deadline
+
+    def __str__(self) -> str:
+        return repr(self.status)
 
     def needed(self) -> list[tuple[str, str]]:
         chosen = ("error", "started_at", "finished_at", "progress", "created_at")
         named = [(f"Status {name}", value) for name in chosen if (value := getattr(self.status, name))]
         return [("status", self.status.column), *named]
 
-    def words(self, stamp: Stamp, fitted: Fitted) -> dict[str, str]:
-        status = self.status
+    def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
+        kind = types[self.column]
+        if not known.boolean(kind):
+            return None
+        return (
+            f"status={self.column!r} is of type {kind}: a boolean column cannot hold four states; "
+            "use state=... or a text column"
+        )
+
+    def distinct_words(self) -> dict[str, Word]:
+        chosen = ("due", "running", "done", "failed")
+        return {f"{name}={getattr(self.status, name)!r}": getattr(self.status, name) for name in chosen}
+
+    def words(self, table: TableTypes) -> dict[str, str]:
+        status, stamp, fitted = self.status, table.stamp, table.fitted
         taking, giving_back, marking = [
             ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word")
         ]
@@ -156,7 +111,7 @@ class StatusForm:
             "row_failed": f"«status» = {literal(status.failed)}",
             "row_done": f"«status» = {literal(status.done)}",
             "row_cleared": ", ".join(["«status» = {now_due}", *error]),
-            "broken": "false",
+            "row_running": f"«status» = {literal(status.running)}",
             "row_taken": ", ".join(taking),
             "row_given_back": ", ".join(giving_back),
             "marked": ", ".join(marking),
@@ -170,6 +125,11 @@ class StatusForm:
         named = {name: names.quoted(value) for name in chosen if (value := getattr(self.status, name))}
         return {"status": names.quoted(self.status.column), **named}
 
+    def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
+        if self.stale_after is None:
+            return []
+        return [(f"rowlock_{consumer}_running", str(self.status.started_at), "running_condition")]
+
     def always(self) -> dict[str, Any]:
         return {"running_word": self.status.running, "due_word": self.status.due}
 
@@ -178,27 +138,5 @@ class StatusForm:
             return {"word": self.status.done, "error": None, "percent": 100.0}
         return {"word": self.status.failed, "error": reason(outcome.error), "percent": None}
 
-
-# What a form that leaves the row alone until the end has nothing to say about.
-_NOTHING = dict.fromkeys(("row_taken", "row_given_back", "progress"), "") | dict.fromkeys(
-    ("stale", "too_old"), "false"
-)
-
-
-def reason(error: str | None) -> str:
-    """An error for the user's row: the line that names it, without the way there."""
-    return (headline(error) or "cancelled")[:_MAX_REASON]
-
-
-def percent(done: float, total: float | None) -> float:
-    """How far a run has come, of a hundred; without a total, as it said itself."""
-    return done if not total else max(0.0, min(100.0, 100.0 * done / total))
-
-
-def literal(word: Word) -> str:
-    """A word as SQL, for where nothing can be bound."""
-    return names.literal(word) if isinstance(word, str) else str(word)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(value).decode()
+    def progress(self, done: float, total: float | None) -> dict[str, Any]:
+        return {"percent": done if not total else max(0.0, min(100.0, 100.0 * done / total))}

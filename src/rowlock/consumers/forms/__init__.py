@@ -1,0 +1,31 @@
+"""How what is done is written in the user's table; each way is one file here and one line in `of`.
+
+Only data: which pieces of SQL make up the form, which columns they name, and what is bound to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rowlock.consumers.forms.base import Form
+from rowlock.consumers.forms.flag import Flag, FlagForm
+from rowlock.consumers.forms.json_member import StateForm
+from rowlock.consumers.forms.status_column import Status, StatusForm
+from rowlock.errors import ConfigurationError
+
+__all__ = ["Flag", "Form", "Status", "of"]
+
+_FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm, "flag": FlagForm}
+
+
+def of(consumer: str, **given: Any) -> Form:
+    """The form that the one option which is not None stands for."""
+    chosen = [(option, value) for option, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise ConfigurationError(
+            f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...), "
+            f"or flag=Flag(...){', and only one of them' if chosen else ''}"
+        )
+    ((option, value),) = chosen
+    return _FORMS[option](value, consumer)

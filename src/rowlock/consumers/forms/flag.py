@@ -1,0 +1,85 @@
+"""A boolean column: false or null while the row is due, true when it is done.
+
+It has no value for failure, so failures are in rowlock's own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers import names
+from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word
+from rowlock.errors import ConfigurationError
+from rowlock.job import Ending, Outcome
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """A boolean column of the user's that says what is done; `at` gets the time at which it was."""
+
+    column: str
+    at: str | None = None
+
+    def __post_init__(self) -> None:
+        names.column("Flag column", self.column)
+        if self.at is not None:
+            names.column("Flag at", self.at)
+
+
+class FlagForm:
+    """A flag: set when the row is done, and never cleared by rowlock."""
+
+    holds = has_broken = False
+    keeps_failures = True
+    stale_after: float | None = None
+    deadline: float | None = None
+
+    def __init__(self, flag: Flag, consumer: str) -> None:
+        if not isinstance(flag, Flag):
+            raise ConfigurationError(f"flag={flag!r}: must be Flag(...)")
+        self._flag = flag
+        self.column = flag.column
+
+    def __str__(self) -> str:
+        return repr(self._flag)
+
+    def needed(self) -> list[tuple[str, str]]:
+        return [("flag", self.column), *([("Flag at", self._flag.at)] if self._flag.at else [])]
+
+    def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
+        kind = types[self.column]
+        if known.flag_type(kind):
+            return None
+        return f"flag={self.column!r} is of type {kind or 'ANY'}; it must be {known.wanted_flag}"
+
+    def distinct_words(self) -> dict[str, Word]:
+        return {}
+
+    def words(self, table: TableTypes) -> dict[str, str]:
+        at = self._flag.at
+        return {
+            "due": "«flag» IS NOT TRUE",
+            "markable": "true",  # who else has set it meanwhile has said the same
+            "marked": "«flag» = TRUE" + (f", «at» = {table.stamp(at)[0]}" if at else ""),
+            "row_done": "«flag» IS TRUE",
+            "row_failed": "(«flag» IS NOT TRUE AND ({failure}) IS NOT NULL)",
+            "not_given_up": "({failure}) IS NULL",
+            "failed_rows": "{rows_with_failures}",
+        }
+
+    def theirs(self) -> dict[str, str]:
+        return {"flag": names.quoted(self.column), "at": names.quoted(self._flag.at or "")}
+
+    def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
+        return []
+
+    def always(self) -> dict[str, Any]:
+        return {}
+
+    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
+        return {} if outcome.ending is Ending.COMPLETED else None
+
+    def progress(self, done: float, total: float | None) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,110 @@
+"""`ctx.checkpoint()` in a consumer's function: rows that are committed while the row's claim is held."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from rowlock import ClaimLost, JobContext, Status
+from rowlock.consumers.row import Row
+from rowlock.consumers.store import ConsumerStore
+from tests.consumers.lab import Lab, store_of
+from tests.stores.steps import worker as register
+
+
+def rescue(store: ConsumerStore) -> None:
+    """Somebody declares every worker dead, a long time from now, and takes its rows back."""
+    later = time.time() + 1000.0
+    assert store.rescue(register(store.underlying, "rescuer", now=later), 10.0, now=later).requeued
+
+
+def test_rows_and_progress_are_seen_when_the_block_ends(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.create(1)
+    app, seen = lab.app(), []
+    progress = f"SELECT done, note FROM {lab.prefix}rowlock_consumer_claims"
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", retry=False)
+    def birdnet(ctx: JobContext, recording: Row) -> None:
+        for number in (1, 2):
+            ctx.progress(number, 2, "heard")
+            ctx.log(f"heard {number}")
+            with ctx.checkpoint() as tx:
+                lab.detect(tx, number, "birdnet")
+            seen.append((lab.count_detections(), *lab.execute(progress)))
+        with ctx.transaction() as tx:
+            lab.detect(tx, "end", "birdnet")
+
+    with caplog.at_level(logging.INFO, logger="rowlock.consumer"):
+        app.consume("birdnet", until_empty=True)
+    assert seen == [(1, (1, "heard")), (2, (2, "heard"))]
+    assert (lab.marks("birdnet"), lab.count_detections()) == ({1: True}, 3)
+    assert [line for line in caplog.messages if "heard" in line] == [
+        "consumer birdnet, row 1: heard 1",
+        "consumer birdnet, row 1: heard 2",
+    ]
+
+
+def test_the_progress_of_a_status_row_is_committed_with_it(lab: Lab) -> None:
+    lab.execute(f"CREATE TABLE {lab.prefix}jobs (id {lab.types['id']}, status TEXT, percent INTEGER)")
+    lab.execute(f"INSERT INTO {lab.prefix}jobs VALUES (1, 'pending', NULL)")
+    app, seen = lab.app(), []
+    status = Status(
+        "status", due="pending", running="running", done="done", failed="failed", progress="percent"
+    )
+
+    @app.consumer("video", table=f"{lab.prefix}jobs", status=status, retry=False)
+    def video(ctx: JobContext, row: Row) -> None:
+        ctx.progress(1, 2)
+        with ctx.checkpoint():
+            pass
+        seen.extend(lab.execute(f"SELECT status, percent FROM {lab.prefix}jobs"))
+
+    app.consume("video", until_empty=True)
+    assert seen == [("running", 50)]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_late_checkpoint_writes_nothing(lab: Lab, batch: int | None) -> None:
+    lab.create(3)
+    app = lab.app()
+    lost: list[BaseException] = []
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", batch=batch)
+    def birdnet(ctx: JobContext, recording: Any) -> None:
+        late = not lab.detections()
+        with ctx.checkpoint() as tx:
+            lab.detect(tx, "late, first" if late else "first", "birdnet")
+        if late:
+            rescue(store_of(app, "birdnet"))
+        try:
+            with ctx.checkpoint() as tx:
+                lab.detect(tx, "late, second" if late else "second", "birdnet")
+        except ClaimLost as error:
+            lost.append(error)
+            raise
+
+    app.consume("birdnet", until_empty=True, concurrency=1)
+    assert len(lost) == 1 and "was lost" in str(lost[0])
+    found = [one for one, _ in lab.detections()]
+    assert "late, first" in found and "late, second" not in found and "second" in found
+    marks = lab.marks("birdnet")  # what was taken back is due a long time from now
+    assert (marks[1], marks[3]) == (None, True)
+
+
+def test_nothing_is_saved_between_a_workers_death_and_the_return_of_its_rows(lab: Lab) -> None:
+    """They may come back one by one, and a batch is several of them."""
+    lab.create(2)
+    app = lab.app()
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", batch=2, retry=False)
+    def birdnet(ctx: JobContext, recordings: list[Row]) -> None:
+        later = time.time() + 1000.0
+        assert app.store.rescue(register(app.store, "other", now=later), 10.0, now=later).workers
+        with ctx.checkpoint() as tx:
+            lab.detect(tx, recordings[0].id, "birdnet")
+
+    app.consume("birdnet", until_empty=True, concurrency=1)
+    assert lab.detections() == []
