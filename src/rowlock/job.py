@@ -255,6 +255,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str | None = None
     delay: float | None = None
     charge: int = 0  # attempts
+    isolate: int = 0  # its worker died: for so many seconds it runs without company next time
     queue: str = ""
     task: str = ""
     started: float | None = None

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from rowlock import JobContext, Poller, Rowlock
+from rowlock.endings import put_off
 from rowlock.errors import OutcomeUnknown
 from rowlock.job import ClaimRequest, Ending, LogLine, Outcome, Progress, Report
-from rowlock.retry import put_off
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.postgres import PostgresStore

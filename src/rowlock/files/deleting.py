@@ -19,8 +19,7 @@ from rowlock.files.places import Places
 from rowlock.files.policy import Named, Policy
 from rowlock.files.records import DeletedRow, FileTrouble
 from rowlock.files.tables import Row, Session, Transaction
-from rowlock.headline import headline
-from rowlock.retry import describe
+from rowlock.headline import describe, headline
 
 _LONG = 0.2  # seconds after which a transaction ends: on SQLite everybody else waits for it
 _HEALED_AT_ONCE = 200

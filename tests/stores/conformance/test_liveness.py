@@ -142,6 +142,16 @@ def test_a_job_that_keeps_killing_its_workers_fails_and_says_so(store: Store) ->
     assert events(store, id) == ["rescued"] * 3
 
 
+def test_at_most_once_by_its_tasks_policy_means_that_a_stopped_worker_ends_it(store: Store) -> None:
+    (once,) = add(store, task="once", max_attempts=None)
+    (other,) = add(store, task="other", max_attempts=None)
+    who = worker(store, once=1, other=2)
+    take(store, who, 2)
+    store.retire(who)
+    assert (state(store, once), job(store, once).error_kind) == ("failed", "worker_stopped")
+    assert state(store, other) == "queued"
+
+
 def test_at_most_once_means_that_a_dead_worker_ends_it(store: Store) -> None:
     (id,) = add(store, max_attempts=1)
     take(store, worker(store))

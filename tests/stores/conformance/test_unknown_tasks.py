@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rowlock.endings import put_off
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending
-from rowlock.retry import put_off
 from rowlock.stores.base import Store
 from rowlock.strategies import names
 from tests.stores.steps import add, end, events, job, new, run_sql, state, table, take, worker

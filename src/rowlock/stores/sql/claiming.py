@@ -18,9 +18,6 @@ from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.session import Session
 from rowlock.strategies import Strategy, get_strategy
 
-LONGEST_ISOLATION = 60  # seconds that a job may ask to run without company
-
-
 CLAIM_COLUMNS = (
     *("id", "claim", "task", "queue", "args", "priority", "failures", "max_attempts", "created_at", "run_at"),
     *("claimed_at", "claimed_by", "expires_at", "unique_key", "meta", "isolate", "position"),

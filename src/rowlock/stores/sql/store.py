@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from rowlock import endings
+from rowlock.endings import LONGEST_UNKNOWN, Event, Facts
 from rowlock.errors import DataRefused, JobNotFound, WorkerGone, WrongState
 from rowlock.job import (
     EVERY_TASK,
@@ -26,7 +28,7 @@ from rowlock.job import (
     State,
 )
 from rowlock.liveness import Lease
-from rowlock.retry import LONGEST_UNKNOWN
+from rowlock.retry import DEFAULT
 from rowlock.stores.base import Registration, Rescue, Retention
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.claiming import Claiming, has_work
@@ -402,13 +404,14 @@ class SqlStore(RefusedOutcomes):
                 overdue += db.rows("overdue_queued", age=age, queue=queue, count=most)
         if not overdue:
             return 0
-        error = f"no living worker had it {age:g} s after it was first due (FAILED_JOB_TIMEOUT_SECONDS)"
+        kind = endings.decide(Event.OVERDUE, Facts(), DEFAULT).kind
+        said: dict[str, Any] = {"error": endings.overdue(age), "error_kind": kind}
         with self._write(now) as tx:
             steps = [
                 Step(
                     "fail_overdue",
-                    {"id": job, "claim": claim, "age": age, "error": error},
-                    history_of(job, claim, "failed", error=error, error_kind="overdue"),
+                    {"id": job, "claim": claim, "age": age, **said},
+                    history_of(job, claim, "failed", **said),
                 )
                 for job, claim in overdue
             ]
