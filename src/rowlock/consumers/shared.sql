@@ -224,6 +224,9 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 -- name: running_condition
 {row_running}
 
+-- name: done_condition
+{row_done}
+
 -- name: clear_failed
 UPDATE «table» SET {row_cleared} WHERE {row_failed}
 
