@@ -452,6 +452,9 @@ class ConsumerStore(RefusedOutcomes):
             due = tx.row("next_return", consumer=self._consumer.name)[0]
             silent = tx.row("next_silent", worker=worker)[0]
             moments = [silent] if silent is not None else []
+            if self._consumer.due_at is not None:
+                first = tx.row("next_due")[0]
+                moments += [float(first) - tx.now] if first is not None else []
             if due is not None:
                 moments.append(due - tx.now)
         return max(0.0, min(moments)) if moments else None
