@@ -86,7 +86,9 @@ def after_error(claim: Claim, error: BaseException, retry: Retry) -> Outcome:
     """What an error raised by a run makes of its claim."""
     if isinstance(error, RetryLater):
         text = storable(str(error))
-        return claim.ended(Ending.RETRY, error=text, error_kind="retry_later", delay=error.seconds)
+        return claim.ended(
+            Ending.RETRY, error=text, error_kind="retry_later", delay=error.seconds, pause=error.pause
+        )
     if isinstance(error, CancelRequested):
         return claim.ended(Ending.CANCELLED, error=str(error) or None, error_kind="cancelled")
     if isinstance(error, Fail):
