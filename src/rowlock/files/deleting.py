@@ -236,6 +236,7 @@ class Deleter:
     ) -> list[Candidate]:
         """Look once more with the rows locked, unlink, confirm; returns those that there was no time for."""
         began = time.monotonic()
+        left: list[Candidate] = []
         keys = [one.row.key for one in marked]
         with self._writing(now, with_connection=True) as tx:
             still = self._policy.still_deletable(tx.session, keys, age)
@@ -251,13 +252,12 @@ class Deleter:
                     continue
                 self._delete_row(tx, Candidate(still[key], one.why), marks[key], needed, ingested, done)
                 if time.monotonic() - began > _LONG:
-                    self._settle(tx, done)
-                    step("before commit")
-                    return marked[place + 1 :]
+                    left = marked[place + 1 :]
+                    break
             self._settle(tx, done)
             step("before commit")
         step("confirmed")
-        return []
+        return left
 
     def _delete_row(
         self,
