@@ -176,10 +176,12 @@ class Deleter:
             except TRANSIENT:
                 raise
             except StoreError:  # the table refuses one of them: each for itself, then
+                tried, done.untold, done.confirmed = done.untold, [], []
+                if not tried:
+                    raise
                 del done.deleted[before:]
-                done.confirmed, done.untold = [], []
-                self._finish_each([one.row.key for one in marked], now, done)
-                break
+                self._finish_each(tried, now, done)
+                marked = [one for one in marked if one.row.key not in tried]
         return done
 
     def _mark(
@@ -361,9 +363,9 @@ class Deleter:
 
     def _settle(self, tx: Transaction, done: Done) -> None:
         """At the end of a transaction: what is confirmed in it is not marked any more, and counted."""
-        untold, done.untold = done.untold, []
-        if untold:
-            self._tell_table(tx, untold)
+        if done.untold:
+            self._tell_table(tx, done.untold)
+            done.untold = []
         rows, done.confirmed = done.confirmed, []
         texts = [[text for text in row.paths if isinstance(text, str)] for row in rows]
         if rows:
