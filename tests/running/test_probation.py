@@ -89,32 +89,6 @@ def test_a_quick_task_that_hangs_for_once_does_not_keep_others_from_being_claime
         on.set()
 
 
-def test_a_worker_that_runs_such_a_job_does_not_ask_to_be_told_of_others(app: Rowlock) -> None:
-    begun, on = threading.Event(), threading.Event()
-    asked: list[bool] = []
-
-    @app.task
-    def work() -> None:
-        begun.set()
-        on.wait(30)
-
-    work.enqueue()
-    take(app.store, worker(app.store, "dead", lease=0.0))
-    it = app.worker(concurrency=2)
-    wait = it.poller.wait
-
-    def noted(seconds: float, *, for_jobs: bool = True) -> None:
-        if begun.is_set():
-            asked.append(for_jobs)
-        wait(seconds, for_jobs=for_jobs)
-
-    it.poller.wait = noted  # type: ignore[method-assign]
-    with it.background():
-        eventually(lambda: len(asked) > 2)
-        on.set()
-    assert not asked[0]
-
-
 def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(
     app: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
