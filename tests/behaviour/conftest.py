@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rowlock import Rowlock
+from tests.behaviour.exchanges import Exchanges
 from tests.consumers.conftest import STORES
 from tests.consumers.lab import Lab
 
@@ -23,3 +24,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def app(lab: Lab) -> Rowlock:
     """An app on it."""
     return lab.app()
+
+
+@pytest.fixture
+def exchanges(app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> Exchanges:
+    """The exchanges of its workers."""
+    return Exchanges(app, monkeypatch)

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rowlock import Rowlock
+from tests.behaviour.exchanges import Exchanges
 from tests.consumers.lab import Lab
 from tests.eventually import eventually
 from tests.stores.steps import take
@@ -66,36 +66,12 @@ def other(lab: Lab, app: Rowlock) -> Iterator[OtherProcess]:
     made.end()
 
 
-class Exchanges:
-    """Sees every exchange of an app's workers: by which thread, when, and what comes right after it."""
-
-    def __init__(self, app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        self.last = time.monotonic()
-        self.before: Callable[[], object] = lambda: None
-        self.after: Callable[[], object] = lambda: None
-        self._exchange = app.store.exchange
-        monkeypatch.setattr(app.store, "exchange", self._seen)
-
-    def _seen(self, *given: Any, **named: Any) -> Any:
-        self.before()
-        got = self._exchange(*given, **named)
-        self.count += 1
-        self.last = time.monotonic()
-        self.after()
-        return got
-
-    def rest(self) -> None:
-        """Wait until there has been none for a moment: the worker waits."""
-        eventually(lambda: time.monotonic() - self.last > 0.1)
-
-
 @pytest.mark.parametrize("lab", ["sqlite"], indirect=True)  # where each connection sees commits by itself
 def test_another_processs_commit_wakes_a_worker_whose_last_exchange_a_runner_made(
-    app: Rowlock, other: OtherProcess, monkeypatch: pytest.MonkeyPatch
+    app: Rowlock, other: OtherProcess, exchanges: Exchanges
 ) -> None:
     """Right after that exchange, which found nothing, and when all is quiet again."""
-    exchanges, runners, right_after = Exchanges(app, monkeypatch), set[int](), list[int]()
+    runners, right_after = set[int](), list[int]()
 
     @app.task
     def work() -> None:
@@ -153,10 +129,10 @@ def test_signals_reach_a_worker_that_waits(lab: Lab, app: Rowlock) -> None:
 
 @pytest.mark.parametrize("lab", ["postgres"], indirect=True)
 def test_a_worker_does_not_say_that_it_waits_while_a_runner_makes_its_exchange(
-    lab: Lab, app: Rowlock, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, app: Rowlock, exchanges: Exchanges
 ) -> None:
     """It would have to take that back, which costs a round trip per job."""
-    exchanges, runners, waits = Exchanges(app, monkeypatch), set[int](), list[bool]()
+    runners, waits = set[int](), list[bool]()
 
     @app.task
     def work() -> None:
