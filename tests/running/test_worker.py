@@ -722,30 +722,6 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     rescuer.close()
 
 
-def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Frozen with the whole machine, it wakes: what it claimed now could be taken from it at once."""
-    fresh, asked = threading.Event(), []
-    ran = app.task(name="work")(lambda: None).enqueue()
-
-    def is_fresh() -> bool:
-        asked.append(1)
-        return fresh.is_set()
-
-    with app.worker().background() as worker:
-        assert app.result(ran.id, timeout=10) is None
-        monkeypatch.setattr(worker._presence, "is_fresh", is_fresh)
-        worker.poller.ring()
-        eventually(lambda: len(asked) > 2)
-        job = app.enqueue("work")
-        seen = len(asked)
-        eventually(lambda: len(asked) > seen + 3)
-        assert app.job(job.id).claim == 0
-        fresh.set()
-        assert app.result(job.id, timeout=10) is None
-
-
 def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> None:
     from tests.stores.steps import take
     from tests.stores.steps import worker as register
