@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 
-import pytest
-
 from rowlock import Rowlock, State
-from rowlock.running import probation
 from rowlock.running.context import JobContext
 from rowlock.running.pools.base import Run
 from rowlock.running.probation import Probation
@@ -87,30 +83,3 @@ def test_a_quick_task_that_hangs_for_once_does_not_keep_others_from_being_claime
         more = list(work.enqueue_many([{}] * 20))
         eventually(lambda: {app.job(id).state for id in more} == {State.COMPLETED})
         on.set()
-
-
-def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probation, "_PATIENCE", math.inf)  # none of them may get in because it waited
-    enough = threading.Event()
-    running: set[int] = set()
-    beside: dict[int, int] = {}
-
-    @app.task
-    def work(ctx: JobContext, again: bool = False) -> None:
-        running.add(ctx.id)
-        if again and not enough.wait(0.001):
-            work.enqueue(again=True)
-        beside[ctx.id] = len(running)
-        running.discard(ctx.id)
-
-    left = list(work.enqueue_many([{}] * 20))
-    assert len(take(app.store, worker(app.store, "dead", lease=2.0), 20, quick=("work",))) == 20
-    work.enqueue_many([{"again": True}] * 20)
-    with app.worker(concurrency=4).background():
-        eventually(lambda: {app.job(id).state for id in left} == {State.COMPLETED}, timeout=30)
-        enough.set()
-    assert len(beside) > 40  # there were others all the time
-    assert {beside[id] for id in left} == {1}
-    assert {app.job(id).failures for id in left} == {0}
