@@ -20,7 +20,7 @@ LONG = 1_000.0  # seconds, in which every lease runs out and every retry falls d
 # What ends a run free of charge.
 LATER, RELEASE, STOP = "the task raises RetryLater", "it is released", "its worker stops"
 # (claimed ahead?, endings). What has begun is charged for every death; a release forgets none that was not.
-CHARGED = [(False, [LATER]), (False, [RELEASE, STOP]), (False, [LATER, RELEASE]), (True, [RELEASE, STOP])]
+CHARGED = [(False, [LATER]), (False, [LATER, RELEASE, STOP]), (True, [RELEASE, STOP])]
 SPARED = [(True, [LATER]), (True, [LATER, RELEASE])]
 
 

@@ -48,6 +48,7 @@ def test_a_worker_whose_last_outcomes_cannot_be_written_does_not_retire(
     assert app.store.rescue(rescuer, careful_age=20.0, now=late).workers == ["w"]
 
 
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
 def test_log_lines_that_the_heartbeat_holds_are_written_before_the_outcome(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
