@@ -28,12 +28,13 @@ class Watched:
 
     def cost_of_a_job(self, jobs: int, queues: tuple[str, ...], **options: Any) -> float:
         """By a worker that is started for them, once all is opened and prepared."""
-        for count in (jobs,) if self._warm else (10, jobs):
-            for queue in queues:
-                self.task.configure(queue=queue).enqueue_many([{}] * (count // len(queues)))
-            before = self.asked()
-            assert self.app.worker(**options).run(until_empty=True).completed == count
-        self._warm = True
+        if not self._warm:
+            self._warm = True
+            self.cost_of_a_job(10, queues, **options)
+        for queue in queues:
+            self.task.configure(queue=queue).enqueue_many([{}] * (jobs // len(queues)))
+        before = self.asked()
+        assert self.app.worker(**options).run(until_empty=True).completed == jobs
         return (self.asked() - before) / jobs
 
 

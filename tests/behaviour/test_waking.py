@@ -82,18 +82,18 @@ def test_another_processs_commit_wakes_a_worker_whose_last_exchange_a_runner_mad
             right_after.append(1)
             other.enqueue("work")
 
-    def all_done(quiet: int) -> bool:
+    def all_done() -> bool:
         return app.stats()["completed"] == quiet + len(right_after)
 
-    exchanges.after = enqueue_right_after
+    exchanges.after, quiet = enqueue_right_after, 0
     with app.worker(concurrency=1, prefetch=0, poll_interval=NEVER).background():
-        for quiet in range(1, 10):  # the loop may be quicker than the runner, but not always
+        while quiet < 10 and len(right_after) < 2:  # the loop may be quicker than the runner, but not always
             exchanges.rest()
+            quiet += 1
             other.enqueue("work")
-            eventually(lambda: all_done(quiet))  # noqa: B023 - asked at once
-            if len(right_after) == 2:
-                break
-        eventually(lambda: all_done(quiet))
+            eventually(all_done)
+        exchanges.rest()
+        eventually(all_done)
     assert len(right_after) == 2
 
 
