@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from rowlock import Rowlock, State
 from rowlock.execution.context import JobContext
 from rowlock.pools.base import Run
+from rowlock.worker import isolation
 from rowlock.worker.isolation import Isolation
 from tests.eventually import eventually
 from tests.stores.steps import add, take, worker
