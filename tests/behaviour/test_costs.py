@@ -71,7 +71,8 @@ def give_one_its_own_strategy(app: Rowlock) -> tuple[str, ...]:
 
 
 # Measured (each of 60 jobs one by one; each of 600): 6.8, 0.25 statements or 1.6, 0.09 round trips without
-# settings; 8.8, 0.25 or 1.6, 0.09 with a queue paused; 7.8, 0.27 or 6.8, 0.18 with a strategy of its own, which
+# settings; 8.8, 0.25 or 1.6, 0.09 with a queue paused;
+# 7.8, 0.27 or 6.8, 0.18 with a strategy of its own, which
 # leaves the fused statement for a plain transaction.
 @pytest.mark.parametrize(
     ("store", "setting", "one_by_one", "of_many"),
