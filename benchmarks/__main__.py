@@ -25,6 +25,7 @@ _SQLITE = (
     "mixed",
     "processes",
     "consumers",
+    "files",
     "idle",
     "import_time",
     "wakeup",
@@ -36,6 +37,7 @@ _POSTGRES = (
     "postgres_drain_one_at_a_time",
     "postgres_drain",
     "postgres_consumers",
+    "postgres_files",
     "postgres_wakeup",
 )
 _WHEN_NAMED = ("postgres_tables",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -16,7 +16,7 @@ from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Destination, Enqueuer, joined
 from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
-from rowlock.options import Options, Seconds, check_has_strategy, check_name
+from rowlock.options import Options, Seconds, check_name, check_strategy_applies
 from rowlock.registry import Registry
 from rowlock.retry import Retry
 from rowlock.task import Task
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rowlock.execution.context import JobContext
     from rowlock.execution.execute import Hook
     from rowlock.execution.residents import Residents
+    from rowlock.files.ingest import Ingest
+    from rowlock.files.janitor import Janitor
     from rowlock.insights import Stats
     from rowlock.settings import Settings
     from rowlock.stores.base import Retention, Store
@@ -72,6 +74,8 @@ class Rowlock:
             "keep_failed_days": keep_failed_days,
         }
         self._consumers: dict[str, Consumer] = {}
+        self._ingests: dict[str, Ingest] = {}
+        self._janitors: dict[str, Janitor] = {}
         self._hooks: list[Hook] = []
         self._home = os.getcwd()
         self._imported_as: str | None = None  # the `module:app` that a command was given
@@ -150,7 +154,7 @@ class Rowlock:
         status: Status | None = None,
         flag: Flag | None = None,
         key: str = "id",
-        order_by: str | None = None,
+        order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout: Seconds | None = None,
@@ -253,6 +257,112 @@ class Rowlock:
         from rowlock.consumers.consumer import wake_readers
 
         wake_readers(self.store, table)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def ingest(
+        self,
+        name: str,
+        *,
+        table: str,
+        folder: str | os.PathLike[str],
+        pattern: str = "**/*",
+        path: str | Sequence[str] = "path",
+        paths: str = "absolute",
+        row: Callable[..., Mapping[str, Any] | bool | None] | None = None,
+        settle: float = 2.0,
+        interval: float = 60.0,
+    ) -> Ingest:
+        """Declare an ingest: one row in `table` for each finished file in `folder` that fits `pattern`.
+
+        `path` names the column of the file's path, or several, of which the first is unique. `row(path)` or
+        `row(path, tx)` returns the other columns; None means not yet, False never.
+        """
+        from rowlock.files.ingest import Ingest
+
+        made = Ingest(
+            self,
+            name,
+            table=table,
+            folder=folder,
+            pattern=pattern,
+            path=path,
+            paths=paths,
+            row=row,
+            settle=settle,
+            interval=interval,
+            home=self._home,
+        )
+        return _declared(self._ingests, made)
+
+    def janitor(
+        self,
+        name: str,
+        *,
+        table: str,
+        folder: str | os.PathLike[str],
+        path: str | Sequence[str] = "path",
+        paths: str = "absolute",
+        key: str | None = None,
+        order_by: str | None = None,
+        after: Sequence[str] = (),
+        failed_too: bool = False,
+        where: str | None = None,
+        deleted: str | None = None,
+        remove_rows: bool = False,
+        min_free: Any = None,
+        target_free: Any = None,
+        max_age: Any = None,
+        max_size: Any = None,
+        cap: int = 500,
+        also: Callable[..., Iterable[Any]] | None = None,
+        also_folder: str | os.PathLike[str] | None = None,
+        on_deleted: Callable[..., Any] | None = None,
+        interval: float = 60.0,
+    ) -> Janitor:
+        """Declare a janitor: it deletes the files of rows, oldest first, if a limit asks for it.
+
+        Only rows that every consumer in `after` is done with and that fulfil `where`. Limits (`"20%"`,
+        `"500MB"`, `"30d"`) may be functions, asked at each run. Several janitors on one folder are tiers.
+        """
+        from rowlock.files.janitor import Janitor
+
+        made = Janitor(
+            self,
+            name,
+            table=table,
+            folder=folder,
+            path=path,
+            paths=paths,
+            key=key,
+            order_by=order_by,
+            after=after,
+            failed_too=failed_too,
+            where=where,
+            deleted=deleted,
+            remove_rows=remove_rows,
+            min_free=min_free,
+            target_free=target_free,
+            max_age=max_age,
+            max_size=max_size,
+            cap=cap,
+            also=also,
+            also_folder=also_folder,
+            on_deleted=on_deleted,
+            interval=interval,
+            home=self._home,
+        )
+        return _declared(self._janitors, made)
+
+    @property
+    def janitors(self) -> Mapping[str, Janitor]:
+        """The declared janitors by name, in the order in which they were declared."""
+        return dict(self._janitors)
+
+    @property
+    def ingests(self) -> Mapping[str, Ingest]:
+        """The declared ingests by name."""
+        return dict(self._ingests)
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -390,7 +500,9 @@ class Rowlock:
     def set_strategy(self, queue: str, strategy: str | None) -> None:
         """Set the order in which all workers claim from a queue; None leaves it to each worker."""
         check_name("queue", queue)
-        self.store.set_queue(check_has_strategy(queue) if strategy else queue, strategy=strategy or "")
+        if strategy:
+            check_strategy_applies(queue, strategy)
+        self.store.set_queue(queue, strategy=strategy or "")
 
     def close(self) -> None:
         """Close this process's connections; a later call opens them again."""
@@ -622,6 +734,20 @@ class _TaskMaker:
 
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return self._app._registry.add(Task(self._app, function, **self._given))
+
+
+_F = TypeVar("_F", bound="Ingest | Janitor")
+
+
+def _declared(known: dict[str, _F], made: _F) -> _F:
+    """Keep a service under its name; a module that is imported twice may declare it twice."""
+    other = known.get(made.name)
+    if other is not None and (other.table, other.folder.path) != (made.table, made.folder.path):
+        raise ConfigurationError(
+            f"two different services want the name {made.name!r}: {other!r} and {made!r}"
+        )
+    known[made.name] = made
+    return made
 
 
 def _checked_id(job: Any) -> int:

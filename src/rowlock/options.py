@@ -57,14 +57,13 @@ def check_name(what: str, value: Any) -> str:
     return value
 
 
-def check_has_strategy(queue: str) -> str:
-    """A queue in which a strategy decides the order; that of a consumer is its own."""
-    if queue.startswith(CONSUMERS):
+def check_strategy_applies(queue: str, strategy: str) -> None:
+    """Raise for a strategy that cannot order this queue: a consumer has an order of its own."""
+    if queue.startswith(CONSUMERS) and strategy.upper() not in ("FIFO", "LIFO"):
         raise ConfigurationError(
-            f"{queue}: strategies do not apply to consumers so far; their rows are taken in the order of "
-            "order_by=..., so change that instead"
+            f"{queue}: {strategy} does not apply to a consumer; its rows are taken in the order of "
+            "order_by=... (FIFO), or in the same order backwards (LIFO)"
         )
-    return queue
 
 
 def check_priority(what: str, value: Any) -> int:

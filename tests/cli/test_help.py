@@ -33,7 +33,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 ALL = dict(commands(typer.main.get_command(cli)))
 PROMISED = {
     *("worker", "enqueue", "jobs", "job", "watch", "cancel", "retry", "queues", "pause", "resume", "workers"),
-    *("check", "consume", "consumers", "init", "upgrade", "backup", "doctor", "demo"),
+    *("check", "consume", "consumers", "ingest", "janitor", "init", "upgrade", "backup", "doctor", "demo"),
 }
 
 

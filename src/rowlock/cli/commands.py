@@ -15,6 +15,7 @@ from typer.main import get_group
 COMMANDS = {
     "work": ("worker",),
     "consume": ("consume", "consumers"),
+    "files": ("ingest", "janitor"),
     "produce": ("enqueue",),
     "jobs": ("jobs", "job"),
     "watch": ("watch",),

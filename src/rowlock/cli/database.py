@@ -98,6 +98,10 @@ def doctor(database: Database = None, json: Json = False) -> None:
         from rowlock.consumers import overview
 
         findings += overview.findings(app)
+    if app.ingests or app.janitors:
+        from rowlock.files import overview as files
+
+        findings += files.findings(app)
     bad = [one for one in findings if one.level in ("warning", "error")]
     if json:
         show.print_json({"healthy": not bad, "findings": findings})

@@ -29,9 +29,16 @@ class Claiming:
     def __init__(self, consumer: Consumer, table: Callable[[], Table]) -> None:
         self._consumer = consumer
         self._table = table
-        self._mark: tuple[Any, Any] | None = None  # the place of the last row that was taken
+        self._mark: dict[str, Any] | None = None  # the place of the last row that was taken
+        self._queue_strategy: str | None = None  # as it was when last looked at; it goes before the worker's
+        self._strategy = ""  # by which that row was taken
         self.sweep_at = 0.0
         self.barren = False
+
+    @property
+    def _first_column(self) -> int:
+        """Where the user's columns begin in a row: after the claim and its place in the line."""
+        return 4 + len(self._consumer.position)
 
     def start_over(self) -> None:
         """Look from the first row on next time: one that lies before the last one taken has come back."""
@@ -47,7 +54,7 @@ class Claiming:
     def facts(self, tx: Session, worker: str) -> tuple[bool, bool, bool]:
         """Is the worker alive, is the consumer paused, and are there claims to be tried again?"""
         values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
-        alive, paused, returned, *_ = tx.row("consumer_facts", **values)
+        alive, paused, returned, self._queue_strategy, *_ = tx.row("consumer_facts", **values)
         return alive, paused, returned
 
     def take(
@@ -100,8 +107,9 @@ class Claiming:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
                 waits = self._consumer.name in request.quick and self._consumer.retry.max_attempts > 1
-                asked = returned is not None
-                fresh = self._take_free(tx, worker, count - len(taken), charge=not waits, asked=asked)
+                values: dict[str, Any] = {"charge": int(not waits), "asked": int(returned is not None)}
+                values |= {"own_strategy": request.strategy, "worker": worker, "count": count - len(taken)}
+                fresh = self._take_free(tx, values)
         return taken, fresh
 
     def _retake(self, tx: Session, worker: str, count: int, isolate: tuple[int, int]) -> list[int]:
@@ -114,29 +122,32 @@ class Claiming:
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
         return taken
 
-    def _take_free(self, tx: Session, worker: str, count: int, charge: bool, asked: bool) -> list[Any]:
+    def _take_free(self, tx: Session, values: dict[str, Any]) -> list[Any]:
         """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
         So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
         their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
         """
-        values: dict[str, Any] = {"consumer": self._consumer.name, "queue": self._consumer.queue}
-        values |= {"worker": worker, "count": count, "charge": int(charge), "asked": int(asked)}
+        strategy, asked = self._queue_strategy or values["own_strategy"], values["asked"]
+        if strategy != self._strategy:
+            self._mark, self._strategy = None, strategy
+        backwards = "_backwards" if strategy == "LIFO" else ""
+        values |= {"consumer": self._consumer.name, "queue": self._consumer.queue, "strategy": strategy}
         moment = time.monotonic()
         if self._mark is not None and moment < self.sweep_at:
-            order, key = self._mark
-            taken = tx.rows("take_free_beyond", mark_order=order, mark_key=key, **values)
+            taken = tx.rows(f"take_free_beyond{backwards}", **self._mark, **values)
             if taken or self.barren or not asked:
                 return taken
-        taken = tx.rows("take_free", **values)
+        taken = tx.rows(f"take_free{backwards}", **values)
         if taken or asked:
             self.sweep_at, self.barren = moment + _SWEEP_EVERY, not taken
         return taken
 
     def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:
         rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
-        order, key = rows[-1][5], rows[-1][1]
-        self._mark = None if order is None else (order, key)
+        last = [*rows[-1][5 : self._first_column], rows[-1][1]]
+        marks = {f"mark_{place}": value for place, value in zip(self._consumer.places, last, strict=True)}
+        self._mark = None if None in last else marks
         batches = _lots(rows, self._consumer.batch or 1)
         several = [batch for batch in batches if len(batch) > 1]
         tx.each(
@@ -148,7 +159,7 @@ class Claiming:
     def _claim(self, worker: str, batch: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
         claim, key, failures, isolate, claimed_at, *_ = batch[0]
-        values = [self._table().loaded(tuple(row[6:])) for row in batch]
+        values = [self._table().loaded(tuple(row[self._first_column :])) for row in batch]
         return Claim(
             id=claim,
             claim=claim,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from itertools import takewhile
 from typing import Any
 
 from rowlock.binding import Binding
@@ -57,7 +58,7 @@ class Consumer:
         status: Status | None = None,
         flag: Flag | None = None,
         key: str = "id",
-        order_by: str | None = None,
+        order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout: Seconds | None = None,
@@ -69,7 +70,7 @@ class Consumer:
         self.table = names.table(table)
         self.key = names.column("key", key)
         self.form = forms.of(self.name, state=state, status=status, flag=flag)
-        self.order, self.descending = names.order(key if order_by is None else order_by)
+        self.order = names.order([key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
         self.retry = policy(retry)
@@ -105,14 +106,21 @@ class Consumer:
         return f"<consumer {self.name!r} of {'.'.join(self.table)}>"
 
     @property
-    def position(self) -> tuple[str, ...]:
-        """The columns that give a row its place in the line."""
-        return (self.order,) if self.order == self.key else (self.order, self.key)
+    def position(self) -> tuple[names.Order, ...]:
+        """The columns that give a row its place in the line; the last is the key, so no two are alike."""
+        before = tuple(takewhile(lambda one: one[0] != self.key, self.order))
+        return (*before, (self.key, dict(self.order).get(self.key, False)))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What the columns of `position` are called in statements: a, b, ... and, at last, key."""
+        return (*"abcdefgh"[: len(self.position) - 1], "key")
 
     def needed(self) -> list[tuple[str, str]]:
         """The columns that the table must have, each with the option that names it."""
         chosen = [("columns", name) for name in self.columns or ()]
-        return [("key", self.key), *self.form.needed(), ("order_by", self.order), *chosen]
+        ordered = [("order_by", name) for name, _ in self.order]
+        return [("key", self.key), *self.form.needed(), *ordered, *chosen]
 
     @property
     def queue(self) -> str:

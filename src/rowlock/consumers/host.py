@@ -57,6 +57,12 @@ class ConsumerHost:
         """The consumer's own."""
         return self.consumer.retry if task == self.consumer.name else None
 
+    def ended_condition(self, failed_too: bool) -> str:
+        """The SQL condition on a row of the table that this consumer is done with it, or has failed on it."""
+        written = cast("ConsumerStore", self.store).table.statements
+        done = written["done_condition"]
+        return f"({done} OR {written['failed_condition']})" if failed_too else f"({done})"
+
     def record(self, exact: bool = False) -> ConsumerRecord:
         """How it stands, for front ends; `exact` also counts what is done, which reads the whole table."""
         from rowlock.consumers.overview import record

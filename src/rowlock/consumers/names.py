@@ -12,6 +12,8 @@ from rowlock.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _LONGEST = 63
+MOST_ORDER_COLUMNS = 8
+Order = tuple[str, bool]  # a column, and whether its highest value comes first
 _REFUSED = frozenset("%:\\{}«»")  # each driver reads some of them in its own way, even inside quotes
 _ORDER = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE | re.DOTALL)
 
@@ -53,13 +55,25 @@ def table(value: Any) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def order(value: Any) -> tuple[str, bool]:
-    """`time`, `time ASC` or `time DESC` as (column, whether it is descending)."""
+def order(value: Any) -> tuple[Order, ...]:
+    """`"priority DESC, created_at"`, or a list of such columns, which may then have commas in their names."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= MOST_ORDER_COLUMNS:
+        raise ConfigurationError(
+            f"order_by={value!r}: must be up to {MOST_ORDER_COLUMNS} columns' names, each with DESC after it "
+            "if wanted, in a text with commas between them or in a list"
+        )
+    found = [_ordered(one) for one in listed]
+    named = [name for name, _ in found]
+    if len(set(named)) < len(named):
+        raise ConfigurationError(f"order_by={value!r}: names a column twice")
+    return tuple(found)
+
+
+def _ordered(value: Any) -> Order:
     match = _ORDER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ConfigurationError(
-            f"order_by={value!r}: must be one column's name so far, with DESC after it if wanted"
-        )
+        raise ConfigurationError(f"order_by: {value!r} must be a column's name, with DESC after it if wanted")
     return column("order_by", match["column"]), (match["direction"] or "").lower() == "desc"
 
 

@@ -106,12 +106,6 @@ WITH picked AS MATERIALIZED (
     RETURNING claim, row_key, failures, isolate, claimed_at)
 {claim_with_row} FROM c JOIN «table» ON «t».«key» = {claim_key}
 
--- fragment: beyond_pair
-(«t».«order», «t».«key») «beyond» (CAST(:mark_order AS «order_type»), CAST(:mark_key AS «key_type»))
-
--- fragment: beyond_key
-«t».«key» «beyond» CAST(:mark_key AS «key_type»)
-
 -- fragment: fresh_number
 DEFAULT
 

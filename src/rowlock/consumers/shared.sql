@@ -22,6 +22,7 @@ JOIN «table» ON «t».«key» = {its_key}
 (:asked = 1 OR (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
        AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
+       AND coalesce((SELECT strategy FROM rowlock_queues WHERE name = :queue), :own_strategy) = :strategy
        AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
                        WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
 
@@ -59,7 +60,7 @@ WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
 -- fragment: claim_with_row
-SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {order_as_text}, «columns»
+SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {place}«columns»
 
 -- name: taken
 {claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
@@ -68,7 +69,8 @@ SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {order_as_text},
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
        EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
-               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}){walk_indexes}
+               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}),
+       (SELECT strategy FROM rowlock_queues WHERE name = :queue){walk_indexes}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
@@ -213,6 +215,9 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 
 -- name: running_condition
 {row_running}
+
+-- name: done_condition
+{row_done}
 
 -- name: clear_failed
 UPDATE «table» SET {row_cleared} WHERE {row_failed}

@@ -87,12 +87,6 @@ SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «tab
 WHERE {beyond} AND {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
--- fragment: beyond_pair
-(«t».«order», «t».«key») «beyond» (:mark_order, :mark_key)
-
--- fragment: beyond_key
-«t».«key» «beyond» :mark_key
-
 -- name: draw_claim
 UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 

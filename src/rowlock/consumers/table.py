@@ -25,11 +25,12 @@ from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import SqlStore
 
 _PACKAGE = "rowlock.consumers"
+_DIRECTION = {False: "", True: " DESC"}
 _MARK = re.compile(r"«(\w+)»")
 _LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of a type that has one, in characters
 # For looks at catalogues, where nothing of the user's is in the statements.
 _NOTHING: dict[str, str] = dict.fromkeys(
-    ("indexed", "ready", "by_index", "beyond", "order_seconds", *forms.PIECES, *forms.CONDITIONS),
+    ("indexed", "ready", "by_index", "beyond", "place", "order_seconds", *forms.PIECES, *forms.CONDITIONS),
     "",
 )
 
@@ -61,6 +62,8 @@ class Dialect(msgspec.Struct, frozen=True):
     create: str  # how an index is made without stopping the others
     drop: str
     style: str  # of the store's own parameters
+    as_text: str  # how a value is read that comes back as a parameter
+    as_type: str  # and such a parameter, as the column's type
 
 
 def _is(*words: str) -> Callable[[str], bool]:
@@ -92,6 +95,8 @@ DIALECTS = {
         create="CREATE INDEX IF NOT EXISTS",
         drop="DROP INDEX IF EXISTS",
         style="named",
+        as_text="{0}",
+        as_type="{0}",
     ),
     "postgresql": Dialect(
         state_type=lambda declared: declared == "jsonb",
@@ -125,6 +130,8 @@ DIALECTS = {
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
         drop="DROP INDEX CONCURRENTLY IF EXISTS",
         style="pyformat",
+        as_text="CAST({0} AS text)",
+        as_type="CAST({0} AS {1})",
     ),
 }
 
@@ -183,10 +190,8 @@ class Table:
         place = ".".join(consumer.table)
         for what, name in consumer.needed():
             if name not in there:
-                several = what == "order_by" and "," in name
-                hint = "only one column is taken so far, and " if several else ""
                 raise ConfigurationError(
-                    f"consumer {consumer.name!r}: {what}={name!r}, but {hint}{place} has no such column; "
+                    f"consumer {consumer.name!r}: {what}={name!r}, but {place} has no such column; "
                     f"it has: {', '.join(there)}"
                 )
         if consumer.key not in unique:
@@ -287,15 +292,20 @@ class Table:
         return self._elsewhere[style]
 
     def _written(self, style: str | None) -> Statements:
-        written = self._pieces(style)
-        theirs = self._theirs()
+        filled, backwards = self._filled(style), self._filled(style, backwards=True)
+        for name in ("take_free", "take_free_beyond"):
+            filled[f"{name}_backwards"] = backwards[name]
+        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def _filled(self, style: str | None, backwards: bool = False) -> dict[str, str]:
+        written = self._pieces(style, backwards)
+        theirs = self._theirs(backwards)
         # A percent sign means something to some drivers, wherever it stands.
         percent = "%%" if (style or self._dialect.style) == "pyformat" else "%"
         theirs = {name: text.replace("%", percent) for name, text in theirs.items()}
-        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
-        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+        return {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
 
-    def _pieces(self, style: str | None) -> Statements:
+    def _pieces(self, style: str | None, backwards: bool = False) -> Statements:
         """The statements in which the user's names are still to be put."""
         consumer = self._consumer
         by_index = (
@@ -307,7 +317,10 @@ class Table:
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "ready": "{indexed} AND «t».«key» IS NOT NULL",
             "by_index": by_index,
-            "beyond": "{beyond_key}" if consumer.order == consumer.key else "{beyond_pair}",
+            "beyond": self._beyond(backwards),
+            "place": "".join(
+                f"{self._dialect.as_text.format(f'«t».«order_{place}»')}, " for place in consumer.places[:-1]
+            ),
         }
         return self._store.statements(*self._sources, words=words, style=style)
 
@@ -326,9 +339,25 @@ class Table:
             text = f"substr({text}, 1, {described.length})"
         return f"coalesce({text}, '')" if described.not_null else text
 
+    def _beyond(self, backwards: bool) -> str:
+        """What comes after the place in the line that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
+        signs = ["<" if down != backwards else ">" for _, down in self._consumer.position]
+        columns = [f"«t».«order_{place}»" for place in self._consumer.places]
+        marks = [
+            self._dialect.as_type.format(f":mark_{place}", f"«order_{place}_type»")
+            for place in self._consumer.places
+        ]
+        if len(set(signs)) == 1:
+            return f"({', '.join(columns)}) {signs[0]} ({', '.join(marks)})"
+        condition = f"{columns[-1]} {signs[-1]} {marks[-1]}"
+        for column, sign, mark in reversed(list(zip(columns, signs, marks, strict=True))[:-1]):
+            condition = f"({column} {sign} {mark} OR ({column} = {mark} AND {condition}))"
+        # The first part finds the place in the index, the rest steps over what has the same first column.
+        return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
+
     def _seconds(self) -> str:
         """What the place in the line is as Unix seconds, if it is a time."""
-        kind = self.types[self._consumer.order]
+        kind = self.types[self._consumer.position[0][0]]
         epoch = next(epoch for fits, _, _, epoch in self._dialect.stamps if fits(kind))
         return epoch.replace("{0}", "«t».«order»")
 
@@ -343,9 +372,9 @@ class Table:
         found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
         failed = f"rowlock_{consumer.name}_failed"
         if not form.keeps_failures:
-            found[failed] = self._index(failed, (consumer.key,), written["failed_condition"], theirs)
+            found[failed] = self._index(failed, ((consumer.key, False),), written["failed_condition"], theirs)
         for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
-            found[name] = self._index(name, (column,), written[named], theirs)
+            found[name] = self._index(name, ((column, False),), written[named], theirs)
         return found
 
     @property
@@ -363,31 +392,33 @@ class Table:
         place = {name: text for name, text in self._theirs().items() if name in ("t", "table", "key")}
         return Trial(self._store, self.dialect_name, columns, **place).sort(self._consumer.where)
 
-    def _index(self, name: str, columns: Sequence[str], condition: str, theirs: dict[str, str]) -> str:
+    def _index(
+        self, name: str, columns: Sequence[names.Order], condition: str, theirs: dict[str, str]
+    ) -> str:
         """What creates an index, for whoever may."""
-        direction = " DESC" if self._consumer.descending else ""
-        listed = ", ".join(f"{names.quoted(column)}{direction}" for column in columns)
+        listed = ", ".join(f"{names.quoted(column)}{_DIRECTION[down]}" for column, down in columns)
         condition = _MARK.sub(lambda match: theirs[match[1]], condition)
         return (
             f"{self._dialect.create} {names.quoted(name)} ON {theirs['table']} ({listed}) WHERE {condition}"
         )
 
-    def _theirs(self) -> dict[str, str]:
+    def _theirs(self, backwards: bool = False) -> dict[str, str]:
         """The user's names, quoted, and the user's own condition."""
         consumer = self._consumer
         parts = [names.quoted(part) for part in consumer.table]
-        direction = " DESC" if consumer.descending else ""
+        ordered = list(zip(consumer.places, (name for name, _ in consumer.position), strict=True))
         return {
+            **{f"order_{place}": names.quoted(name) for place, name in ordered},
+            **{f"order_{place}_type": self.types[name] for place, name in ordered},
             "table": ".".join(parts),
             "t": parts[-1],
             "key": names.quoted(consumer.key),
             "key_type": self.types[consumer.key],
-            "order": names.quoted(consumer.order),
-            "order_type": self.types[consumer.order],
+            "order": names.quoted(consumer.position[0][0]),
             "ordering": ", ".join(
-                f"{parts[-1]}.{names.quoted(name)}{direction}" for name in consumer.position
+                f"{parts[-1]}.{names.quoted(name)}{_DIRECTION[down != backwards]}"
+                for name, down in consumer.position
             ),
-            "beyond": "<" if consumer.descending else ">",
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
             "consumer": names.literal(consumer.name),
             "status": "",

@@ -16,7 +16,7 @@ from rowlock.errors import TRANSIENT, StoreBusy, StoreError, WorkerGone
 from rowlock.execution.execute import Hook
 from rowlock.execution.residents import Residents
 from rowlock.job import Claim, Ending, ExchangeResult, Outcome
-from rowlock.options import check_has_strategy, check_name, check_seconds
+from rowlock.options import check_name, check_seconds, check_strategy_applies
 from rowlock.retry import put_off
 from rowlock.stores.base import Store
 from rowlock.task import Task
@@ -141,7 +141,7 @@ class Worker:
     @strategy.setter
     def strategy(self, name: str) -> None:
         for queue in self._queues:
-            check_has_strategy(queue)
+            check_strategy_applies(queue, name)
         self.poller.strategy = name
         self._runs.take_back_silently()  # what was claimed ahead came in the old order
         self.poller.ring()

@@ -58,15 +58,19 @@ _TYPES = {
             "queue",
         ),
         *("state", "strategy", "task", "unique_key", "version", "worker"),
-        *("consumer", "mark", "mark_key", "mark_order", "row_key", "table", "word"),
+        *("consumer", "mark", "mark_key", "own_strategy", "row_key", "table", "word"),
         *("due_word", "running_word", "other_word"),
+        *("source", "path", "kind", "janitor", "reason"),
+        *(f"mark_{letter}" for letter in "abcdefgh"),  # a place in the line of a consumer's rows
     ),
     "json": (
-        *("args", "fields", "ids", "info", "jobs", "queues", "result", "task_names", "tasks", "unknown"),
+        *("args", "fields", "ids", "info", "jobs", "paths", "queues", "result", "task_names", "tasks"),
+        "unknown",
     ),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
+        *("size", "modified", "bytes", "more"),
     ),
     "integer": (
         "again",
@@ -77,11 +81,14 @@ _TYPES = {
         "asked",
         "charge",
         "claim",
+        "companion",
         "concurrency",
         "every",
         "failures",
         "max_attempts",
+        "mounted",
         "paused",
+        "refused",
     ),
     "smallint": ("level", "priority"),
     "double precision": (

@@ -172,6 +172,44 @@ CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where 
     PRIMARY KEY (consumer, row_key)
 );
 
+-- What is known of the files in a folder that ingest watches: those with a row (as they were then), and those without.
+CREATE TABLE rowlock_files (
+    source   text COLLATE "C" NOT NULL,     -- the user's table
+    path     text COLLATE "C" NOT NULL,     -- as that table has it, so that folders may be mounted anywhere
+    state    text COLLATE "C" NOT NULL,     -- 'ingested', 'waiting', 'never', 'failed' or 'deleted'
+    name     text COLLATE "C" NOT NULL,     -- who wrote this: an ingest or a janitor
+    size     bigint,
+    modified bigint,                        -- nanoseconds
+    failures integer NOT NULL DEFAULT 0,
+    run_at   timestamptz,                   -- of a failed one: not before
+    error    text,
+    PRIMARY KEY (source, path)
+);
+CREATE INDEX rowlock_files_open ON rowlock_files (name, state) WHERE state <> 'ingested' AND state <> 'deleted';
+
+-- Deletions under way: written before the first file goes, and removed when it is confirmed.
+CREATE TABLE rowlock_file_marks (
+    janitor   text COLLATE "C" NOT NULL,
+    row_key   text COLLATE "C" NOT NULL,
+    companion integer NOT NULL,             -- 1: in the folder of the companions
+    path      text COLLATE "C" NOT NULL,    -- below the folder
+    reason    text NOT NULL,
+    PRIMARY KEY (janitor, row_key, companion, path)
+);
+
+-- One row for each ingest and janitor: what it has done so far, and how its last run was.
+CREATE TABLE rowlock_file_services (
+    kind        text COLLATE "C" NOT NULL,  -- 'ingest' or 'janitor'
+    name        text COLLATE "C" NOT NULL,
+    done        bigint NOT NULL DEFAULT 0,  -- rows written, or deleted
+    bytes       bigint NOT NULL DEFAULT 0,  -- ingested, or freed
+    refused     integer NOT NULL DEFAULT 0, -- files that the last run could not or would not touch
+    mounted     integer NOT NULL DEFAULT 0, -- the folder was a disk of its own
+    last_run_at timestamptz,
+    error       text,                       -- what was wrong with the last run
+    PRIMARY KEY (kind, name)
+) WITH (fillfactor = 50);
+
 INSERT INTO rowlock_meta (key, value) VALUES
     ('version', '1'),
     ('compatible_from', '1'),

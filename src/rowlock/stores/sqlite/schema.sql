@@ -160,6 +160,44 @@ CREATE TABLE rowlock_consumer_failures (         -- rows out of attempts, where 
     PRIMARY KEY (consumer, row_key)
 ) WITHOUT ROWID;
 
+-- What is known of the files in a folder that ingest watches: those with a row (as they were then), and those without.
+CREATE TABLE rowlock_files (
+    source     TEXT    NOT NULL,            -- the user's table
+    path       TEXT    NOT NULL,            -- as that table has it, so that folders may be mounted anywhere
+    state      TEXT    NOT NULL,            -- 'ingested', 'waiting', 'never', 'failed' or 'deleted'
+    name       TEXT    NOT NULL,            -- who wrote this: an ingest or a janitor
+    size       INTEGER,
+    modified   INTEGER,                     -- nanoseconds
+    failures   INTEGER NOT NULL DEFAULT 0,
+    run_at     REAL,                        -- of a failed one: not before
+    error      TEXT,
+    PRIMARY KEY (source, path)
+) WITHOUT ROWID;
+CREATE INDEX rowlock_files_open ON rowlock_files (name, state) WHERE state <> 'ingested' AND state <> 'deleted';
+
+-- Deletions under way: written before the first file goes, and removed when it is confirmed.
+CREATE TABLE rowlock_file_marks (
+    janitor   TEXT    NOT NULL,
+    row_key           NOT NULL,             -- of whatever type the user's key is
+    companion INTEGER NOT NULL,             -- 1: in the folder of the companions
+    path      TEXT    NOT NULL,             -- below the folder
+    reason    TEXT    NOT NULL,
+    PRIMARY KEY (janitor, row_key, companion, path)
+) WITHOUT ROWID;
+
+-- One row for each ingest and janitor: what it has done so far, and how its last run was.
+CREATE TABLE rowlock_file_services (
+    kind        TEXT    NOT NULL,           -- 'ingest' or 'janitor'
+    name        TEXT    NOT NULL,
+    done        INTEGER NOT NULL DEFAULT 0, -- rows written, or deleted
+    bytes       INTEGER NOT NULL DEFAULT 0, -- ingested, or freed
+    refused     INTEGER NOT NULL DEFAULT 0, -- files that the last run could not or would not touch
+    mounted     INTEGER NOT NULL DEFAULT 0, -- the folder was a disk of its own
+    last_run_at REAL,
+    error       TEXT,                       -- what was wrong with the last run
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+
 -- The sequence row is made here, so that the first insert can already read it.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_jobs', 0);
 INSERT INTO rowlock_meta (key, value) VALUES

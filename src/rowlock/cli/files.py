@@ -1,0 +1,243 @@
+"""`rowlock ingest` and `rowlock janitor`: the files that a user's table names, from the command line.
+
+The work is `rowlock.files`'; here services are chosen, run and shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rowlock import Rowlock
+from rowlock.cli import show, target
+from rowlock.cli.failing import ERROR, USAGE, CommandFailed
+from rowlock.cli.options import Json, examples
+from rowlock.cli.work import configure_logs
+from rowlock.cli.working import LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from rowlock.files.records import Cleaned
+    from rowlock.insights import FileServiceRecord
+
+commands = typer.Typer()
+log = logging.getLogger("rowlock.cli")
+
+Given = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODULE:APP] [NAME]",
+        show_default=False,
+        help="Where the Rowlock is (else ROWLOCK_APP, or pyproject.toml), and one that it declares; or all.",
+    ),
+]
+Once = Annotated[bool, typer.Option("--once", help="Run once and end, for cron.")]
+Status = Annotated[bool, typer.Option("--status", help="Only show how they stand.")]
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock ingest lab:app", "rowlock ingest lab:app --init", "rowlock ingest lab:app --once"
+    ),
+)
+def ingest(
+    given: Given = None,
+    once: Once = False,
+    init: Annotated[
+        bool, typer.Option("--init", help="Create the unique constraint on the path column, and end.")
+    ] = False,
+    status: Status = False,
+    json: Json = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+) -> None:
+    """Write a row for each finished file of the folders that an app ingests. Ctrl-C (or SIGTERM) stops it."""
+    configure_logs(log_level, log_format)
+    chosen = _chosen(given, "ingest", lambda app: app.ingests, only_looks=status)
+    if init:
+        for one in chosen:
+            show.say(f"{one.name}: {', '.join(one.init())} are there")
+    elif status:
+        _show_status([one.record() for one in chosen], json)
+    elif once:
+        reports = []
+        for one in chosen:
+            one.check()
+            with _bar(one.name) as progress:
+                reports.append(one.run_once(progress=progress))
+        if json:
+            show.print_json(reports)
+        else:
+            for report in reports:
+                show.say(f"{report.name}: {_counted(report)}")
+        if any(report.failed for report in reports):
+            raise typer.Exit(ERROR)
+    else:
+        _serve(
+            chosen, lambda one: f"{one.name} writes rows of {one.table} for the files in {one.folder.path}"
+        )
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock janitor lab:app", "rowlock janitor lab:app --dry-run", "rowlock janitor lab:app panic --once"
+    ),
+)
+def janitor(
+    given: Given = None,
+    once: Once = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted, and why; changes nothing.")
+    ] = False,
+    status: Status = False,
+    json: Json = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+) -> None:
+    """Delete the files of rows as an app's janitors say, tier by tier. Ctrl-C (or SIGTERM) stops it.
+
+    Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, or if a limit
+    cannot be read.
+    """
+    from rowlock.files.janitor import Tiers
+
+    configure_logs(log_level, log_format)
+    chosen = _chosen(given, "janitor", lambda app: app.janitors, only_looks=status or dry_run)
+    if status:
+        _show_status([one.record() for one in chosen], json)
+    elif once or dry_run:
+        reports: list[Cleaned] = []
+        for one in chosen:
+            reports.append(one.run_once(dry_run=dry_run, earlier=reports if dry_run else ()))
+        if json:
+            show.print_json(reports)
+        else:
+            _show_cleaned(reports, dry_run)
+        if not dry_run and any(report.skipped or report.too_full for report in reports):
+            raise typer.Exit(ERROR)  # the log has said why
+    else:
+        _serve(
+            [Tiers(chosen)],
+            lambda _: "\n".join(
+                f"{one.name} deletes what {one.table} gives free in {one.folder.path}" for one in chosen
+            ),
+        )
+
+
+def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
+    if dry_run and any(report.deleted for report in reports):
+        rows = [
+            (
+                show.safe(report.name),
+                show.safe(row.key),
+                show.safe(", ".join(row.paths)),
+                f"{row.freed:,}",
+                show.safe(row.why),
+            )
+            for report in reports
+            for row in report.deleted
+        ]
+        show.out(show.table(("janitor", "row", "files", "bytes", "why"), rows, right=("bytes",)))
+    for report in reports:
+        verb = "would be deleted" if dry_run else "deleted"
+        more = {
+            "files refused": len(report.refused),
+            "rows protected": report.kept,
+            "gone already": report.healed,
+        }
+        others = "".join(f", {count} {word}" for word, count in more.items() if count)
+        said = report.skipped or f"{len(report.deleted)} rows {verb}, {report.freed:,} bytes{others}"
+        show.say(f"{report.name}: {said}")
+        for one in report.refused if dry_run else ():
+            show.say(f"{report.name}: {one.path!r} is kept: {one.why}")
+
+
+def _counted(report: Any) -> str:
+    words = {
+        "ingested": len(report.ingested),
+        "known": report.known,
+        "not finished yet": len(report.settling),
+        "waiting": len(report.waiting),
+        "never": report.never,
+        "failed": len(report.failed),
+        "unreadable": len(report.unreadable),
+    }
+    return ", ".join(f"{count} {word}" for word, count in words.items() if count or word == "ingested")
+
+
+# -- what both commands need -----------------------------------------------------------------------
+
+
+def _chosen(
+    given: list[str] | None,
+    kind: str,
+    declared: Callable[[Rowlock], Mapping[str, Any]],
+    only_looks: bool,
+) -> list[Any]:
+    """The services that are meant: all of the app, or the one that is named."""
+    words = list(given or ())
+    app = words.pop(0) if words and ":" in words[0] else None
+    if len(words) > 1:
+        raise CommandFailed(f"one {kind} at a time, or all: {' '.join(words)!r} names several", USAGE)
+    where, rowlock = target.the_app(app)
+    known = declared(rowlock)
+    if not known:
+        raise CommandFailed(f"{where} declares no {kind}: write app.{kind}(...) in it")
+    if words and words[0] not in known:
+        raise CommandFailed(f"{where} declares no {kind} {words[0]!r}; there are: {', '.join(known)}")
+    if only_looks:  # then nothing is created
+        rowlock.store.open(create=False)
+    return [known[words[0]]] if words else list(known.values())
+
+
+def _serve(services: Sequence[Any], introduction: Callable[[Any], str]) -> None:
+    from rowlock.files.service import Stop, check_services, run_services
+
+    check_services(services)
+    for one in services:
+        with suppress(OSError):  # nobody reads any more: work goes on
+            show.say(introduction(one), at_once=True)
+    run_services(services, Stop())
+    log.info("stopped in good order")
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, if that is a terminal."""
+    if not show.console(stderr=True).is_terminal:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=show.console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show_status(records: Sequence[FileServiceRecord], json: bool) -> None:
+    if json:
+        show.print_json(records)
+        return
+    numbers = ("done", "bytes", "waiting", "failed", "refused", "free")
+    rows = (
+        (
+            show.safe(one.name),
+            show.safe(one.table),
+            show.safe(one.folder),
+            str(one.done),
+            f"{one.bytes:,}",
+            str(one.waiting),
+            str(one.failed),
+            str(one.refused),
+            "" if one.free is None or not one.total else f"{one.free / one.total:.0%}",
+            "never" if one.last_run is None else show.clock(one.last_run),
+            show.safe(one.error or ""),
+        )
+        for one in records
+    )
+    show.out(show.table(("name", "table", "folder", *numbers, "last run", "trouble"), rows, right=numbers))

@@ -1,0 +1,330 @@
+"""The folder whose files are ingested and deleted: finds its regular files, and removes one of them safely.
+
+Knows no table and no policy. Nothing outside the folder, no link and nothing behind a link is ever touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from rowlock.errors import ConfigurationError
+from rowlock.files.directories import HAS_HANDLES, Directory, open_directory
+
+_ASIDE = ".rowlock-delete"  # the end of a file's name while it is being removed
+_LONGEST_NAME = 255  # bytes
+_DEEPEST = 100
+_BLOCK = 512  # what st_blocks counts, whatever the file system
+_CANNOT_LINK = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+Report = Callable[[str, str], None]
+
+
+class FileRefused(Exception):
+    """This file is not touched; the message says why, and `path` which it is if the caller cannot know."""
+
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(why)
+        self.path = path
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A regular file, as it was when it was looked at."""
+
+    path: str  # below the folder, with / between the parts
+    size: int
+    modified: int  # nanoseconds
+    device: int
+    inode: int
+    frees: int  # bytes on the disk that go with it: none while it has another name (a hard link)
+
+    def is_same(self, other: Found) -> bool:
+        """Whether both are the same file with, as far as can be seen, the same content."""
+        mine = (self.device, self.inode, self.size, self.modified)
+        return mine == (other.device, other.inode, other.size, other.modified)
+
+
+class Folder:
+    """A folder by its path; opened for each piece of work, so that what is there by then counts."""
+
+    def __init__(self, path: str | os.PathLike[str], home: str = "", keep: Sequence[str] = ()) -> None:
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\x00" in os.fspath(path):
+            raise ConfigurationError(f"folder={path!r}: must be a folder's path")
+        # Absolute from the start: who changes the working directory must not change the folder.
+        self.path = os.path.abspath(os.path.join(home, os.path.expanduser(os.fspath(path))))
+        self._keep = tuple(keep)  # files that are never touched: the queue's own
+
+    def __repr__(self) -> str:
+        return f"<folder {self.path}>"
+
+    def check(self, writable: bool) -> None:
+        """Raise unless it is a folder, no link, that can be read (and files removed from it)."""
+        if os.path.islink(self.path):
+            raise ConfigurationError(
+                f"the folder {self.path} is a link to {os.path.realpath(self.path)}: name the folder itself"
+            )
+        if not os.path.isdir(self.path):
+            there = "is no folder" if os.path.exists(self.path) else "does not exist"
+            raise ConfigurationError(f"the folder {self.path} {there}; create it, or mount it, first")
+        needed = os.R_OK | os.X_OK | (os.W_OK if writable else 0)
+        if not os.access(self.path, needed):
+            verb = "deleted from" if writable else "read in"
+            raise ConfigurationError(f"no files can be {verb} the folder {self.path}: change its permissions")
+
+    @contextmanager
+    def opened(self) -> Iterator[OpenFolder]:
+        """The folder, open, for one piece of work."""
+        try:
+            root = open_directory(self.path)
+        except OSError as error:
+            self.check(writable=False)
+            raise ConfigurationError(f"the folder {self.path} cannot be opened: {_reason(error)}") from error
+        try:
+            yield OpenFolder(root, frozenset(_identities(self._keep)))
+        finally:
+            root.close()
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether another disk begins here: one that may be missing some day."""
+        return os.path.ismount(self.path)
+
+
+class OpenFolder:
+    """The folder while it is open; every path is taken from its own handle on."""
+
+    def __init__(self, root: Directory, keep: frozenset[tuple[int, int]]) -> None:
+        self._root = root
+        self._keep = keep
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def scan(self, fits: Callable[[str], Any], report: Report, below: str = "") -> Iterator[Found]:
+        """All regular files whose path fits; what cannot be read or named is reported, and left out."""
+        if not below:
+            yield from self._scan(self._root, "", fits, report, 0)
+            return
+        try:
+            with self._entered(below.split("/")) as there:
+                yield from self._scan(there, f"{below}/", fits, report, 0)
+        except OSError as error:
+            report(below, _reason(error))
+
+    def _scan(
+        self, here: Directory, prefix: str, fits: Callable[[str], Any], report: Report, depth: int
+    ) -> Iterator[Found]:
+        if depth > _DEEPEST:
+            report(prefix, f"it lies more than {_DEEPEST} folders deep")
+            return
+        try:
+            for entry in here.entries():
+                if not is_text(entry.name):
+                    report(prefix + entry.name, "its name is not UTF-8")
+                elif entry.is_dir(follow_symlinks=False):
+                    yield from self._scan_folder(here, entry.name, prefix, fits, report, depth)
+                elif fits(prefix + entry.name) and not is_aside(entry.name):
+                    with suppress(FileNotFoundError):
+                        found = self._found(prefix + entry.name, entry.stat(follow_symlinks=False), here)
+                        if found is not None:
+                            yield found
+        except OSError as error:
+            report(prefix, _reason(error))
+
+    def _scan_folder(
+        self, here: Directory, name: str, prefix: str, fits: Callable[[str], Any], report: Report, depth: int
+    ) -> Iterator[Found]:
+        try:
+            there = here.enter(name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            report(prefix + name, _reason(error))
+            return
+        try:
+            yield from self._scan(there, f"{prefix}{name}/", fits, report, depth + 1)
+        finally:
+            there.close()
+
+    def _found(self, path: str, seen: os.stat_result, here: Directory) -> Found | None:
+        if not HAS_HANDLES and not seen.st_ino:  # what a listing says on Windows lacks some of it
+            seen = here.look(path.rpartition("/")[2])
+        if not stat.S_ISREG(seen.st_mode) or (seen.st_dev, seen.st_ino) in self._keep:
+            return None
+        return _found(path, seen)
+
+    def look(self, path: str, recover: bool = False) -> Found | None:
+        """The regular file at this path, or None if there is nothing; anything else is refused.
+
+        With `recover`, a file whose removal was broken off gets its name back first.
+        """
+        *parents, name = parts_of(path)
+        try:
+            with self._entered(parents) as there:
+                try:
+                    return self._regular(path, there.look(name))
+                except FileNotFoundError:
+                    if not recover or not _can_step_aside(name) or not _bring_back(there, name):
+                        return None
+                    return self._regular(path, there.look(name))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FileRefused(_reason(error)) from error
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder at this path, and no link on the way."""
+        try:
+            with self._entered(parts_of(path)):
+                return True
+        except (OSError, FileRefused):
+            return False
+
+    # -- removing --------------------------------------------------------------------------------
+
+    def remove(self, expected: Found) -> None:
+        """Remove this very file: nothing that has taken its name, and nothing that has changed meanwhile.
+
+        POSIX removes names, not files. So the name is first changed to one that nobody else uses; then it is
+        certain which file that is, and only then it goes. Otherwise it gets its name back.
+        """
+        *parents, name = parts_of(expected.path)
+        try:
+            with self._entered(parents) as there:
+                if not self._regular(expected.path, there.look(name)).is_same(expected):
+                    raise FileRefused("it has changed meanwhile")
+                if not _can_step_aside(name):
+                    there.unlink(name)
+                    return
+                self._remove_aside(there, parents, name, expected)
+        except FileNotFoundError as error:
+            raise FileRefused("it has vanished meanwhile") from error
+        except OSError as error:
+            raise FileRefused(_reason(error)) from error
+
+    def _remove_aside(self, there: Directory, parents: list[str], name: str, expected: Found) -> None:
+        aside = f".{name}{_ASIDE}"
+        with suppress(FileNotFoundError):
+            there.look(aside)
+            raise FileRefused(f"a deletion that was broken off left {aside} beside it: look at both")
+        there.rename(name, aside)
+        try:
+            with self._entered(parents) as again:  # the folder itself may have been moved out meanwhile
+                if not self._regular(expected.path, again.look(aside)).is_same(expected):
+                    raise FileRefused("it has changed meanwhile")
+                again.unlink(aside)
+        except BaseException:
+            if not _bring_back(there, name) and _is_there(there, aside):
+                raise FileRefused(f"another file has its name by now: it is kept as {aside}") from None
+            raise
+
+    def _regular(self, path: str, seen: os.stat_result) -> Found:
+        if stat.S_ISLNK(seen.st_mode):
+            raise FileRefused("it is a link")
+        if not stat.S_ISREG(seen.st_mode):
+            raise FileRefused("it is no regular file")
+        if (seen.st_dev, seen.st_ino) in self._keep:
+            raise FileRefused("it belongs to the queue's own database")
+        return _found(path, seen)
+
+    @contextmanager
+    def _entered(self, parents: Sequence[str]) -> Iterator[Directory]:
+        """The folder at these parts, from the root on and through no link."""
+        here, opened = self._root, None
+        try:
+            for part in parents:
+                there = here.enter(part)
+                if opened is not None:
+                    opened.close()
+                here = opened = there
+            yield here
+        finally:
+            if opened is not None:
+                opened.close()
+
+
+def refuse_missing_disk(title: str, folder: Folder, was_mounted: bool) -> None:
+    """Raise if the folder was a disk of its own and is none now: its files are not gone, only not there."""
+    if was_mounted and not folder.is_mounted:
+        raise ConfigurationError(
+            f"{title}: {folder.path} was a disk of its own and is none now: mount it (or, if that is meant, "
+            "delete its row from rowlock_file_services)"
+        )
+
+
+def parts_of(path: str) -> list[str]:
+    """The parts of a path below the folder; raises FileRefused if it could lead anywhere else."""
+    parts = path.split("/")
+    if "\x00" in path or not all(parts) or {".", ".."} & set(parts):
+        raise FileRefused("its path is not one below the folder")
+    if os.name == "nt" and any(set('\\:*?"<>|') & set(part) or part[-1] in " ." for part in parts):
+        raise FileRefused("its path is not one below the folder")
+    if not is_text(path):
+        raise FileRefused("its path is not UTF-8")
+    return parts
+
+
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8, and so can be in a table."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_aside(name: str) -> bool:
+    """Whether a file of this name is just being removed."""
+    return name.startswith(".") and name.endswith(_ASIDE)
+
+
+def _can_step_aside(name: str) -> bool:
+    return len(name.encode()) + len(_ASIDE) + 1 <= _LONGEST_NAME
+
+
+def _is_there(here: Directory, name: str) -> bool:
+    try:
+        here.look(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _bring_back(here: Directory, name: str) -> bool:
+    """Give a file that stepped aside its name back; False if there is none, or the name is taken."""
+    aside = f".{name}{_ASIDE}"
+    try:
+        here.link(aside, name)  # unlike a rename, it never takes a name away from another file
+    except (FileExistsError, FileNotFoundError):
+        return False
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK or not _is_there(here, aside) or _is_there(here, name):
+            return False
+        here.rename(aside, name)  # a folder, or a disk that knows no hard links
+        return True
+    here.unlink(aside)
+    return True
+
+
+def _found(path: str, seen: os.stat_result) -> Found:
+    blocks = getattr(seen, "st_blocks", None)
+    frees = 0 if seen.st_nlink > 1 else seen.st_size if blocks is None else blocks * _BLOCK
+    return Found(path, seen.st_size, seen.st_mtime_ns, seen.st_dev, seen.st_ino, frees)
+
+
+def _identities(paths: Sequence[str]) -> Iterator[tuple[int, int]]:
+    for path in paths:
+        with suppress(OSError):
+            seen = os.stat(path)
+            yield seen.st_dev, seen.st_ino
+
+
+def _reason(error: OSError) -> str:
+    """The error in the words of its kind, without the path that the caller names anyway."""
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        return "a part of its path is a link, or no folder"
+    return (error.strerror or str(error)).lower()

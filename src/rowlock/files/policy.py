@@ -1,0 +1,308 @@
+"""What a janitor may delete, as SQL on the user's table: which rows live, which the conditions give free.
+
+Reads only, apart from what `deleting.py` does inside its own transactions with these statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers import names
+from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError, StoreError
+from rowlock.files.tables import App, FileTable, Session
+
+_LATEST = "100000000000"  # Unix seconds, of the year 5138: larger numbers are milliseconds
+_PAGE = 5_000
+_TRUE_TYPES = ("BOOL",)
+_NUMBER_TYPES = ("INT", "REAL", "FLOA", "DOUB", "NUMERIC", "DECIMAL")
+_TIME_ENDINGS = ("_at", "_on", "time", "date")
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A row and the files that it names, as the table has them."""
+
+    key: Any
+    paths: tuple[Any, ...]  # without those that are null
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What was declared about the rows."""
+
+    table: str
+    columns: tuple[str, ...]
+    key: str | None
+    order_by: str | None
+    after: tuple[str, ...]
+    failed_too: bool
+    where: str | None
+    deleted: str | None
+    remove_rows: bool
+    has_age: bool
+
+
+class Policy:
+    """The user's table as one janitor sees it."""
+
+    def __init__(self, app: App, janitor: str, choice: Choice) -> None:
+        self._app = app
+        self._janitor = janitor
+        self._title = f"janitor {janitor!r}"
+        self.choice = choice
+        self.table = FileTable(app.store, self._title, choice.table, choice.columns)
+        for column in choice.columns:
+            self.table.need("path", column)
+        self.key = self._key()
+        self._order = self.table.need("order_by", choice.order_by) if choice.order_by else self.key
+        if choice.deleted is not None:
+            self.table.need("deleted", choice.deleted)
+        if choice.has_age and self._order in (self.key, *self.table.primary):
+            raise ConfigurationError(
+                f"{self._title}: max_age counts from order_by={self._order!r}, which must be a time, no key"
+            )
+        self.statements = self._written()
+        self._try()
+
+    def _key(self) -> str:
+        key = self._found_key()
+        if any(word in self.table.types[key].upper() for word in ("BLOB", "BYTEA")):
+            raise ConfigurationError(f"{self._title}: key={key!r} holds bytes: name another unique column")
+        return key
+
+    def _found_key(self) -> str:
+        given, table = self.choice.key, self.table
+        if given is not None:
+            if table.need("key", given) not in table.unique:
+                raise ConfigurationError(f"{self._title}: key={given!r} is not unique in {table.name}")
+            return given
+        if len(table.primary) == 1:
+            return table.primary[0]
+        if table.paths[0] in table.unique:
+            return table.paths[0]
+        raise ConfigurationError(
+            f"{self._title}: {table.name} has no primary key of one column, and {table.paths[0]} is not "
+            "unique: name a unique column with key=..."
+        )
+
+    def shown(self, key: Any) -> Any:
+        """A row's key for people: a number is one, although PostgreSQL's go about as text."""
+        is_number = isinstance(key, str) and "int" in self.table.types[self.key].lower()
+        return int(key) if is_number else key
+
+    # -- the statements --------------------------------------------------------------------------
+
+    def _written(self) -> Any:
+        table, choice = self.table, self.choice
+        t = names.quoted(table.parts[-1])
+        is_time = self._is_time()
+        listed = [f"{t}.{names.quoted(column)}" for column in table.paths]
+        words = {
+            "living": self._living(),
+            "allowed": "«allowed»",
+            "asked": f"({table.stamp(self._order)[1]} AND {is_time})" if choice.has_age else "(1 = 1)",
+            "unheld": self._unheld(),
+            "names_files": "(" + " OR ".join(f"{column} IS NOT NULL" for column in listed) + ")",
+            "is_time": is_time,
+            "set_deleted": self._set_deleted(),
+            "needed": " UNION ".join(_needed(column, "{allowed} AND {unheld}") for column in listed),
+            "needed_old": " UNION ".join(
+                _needed(column, "{allowed} AND {unheld} AND {asked}") for column in listed
+            ),
+        }
+        theirs = {
+            "key": names.quoted(self.key),
+            "key_type": table.types[self.key],
+            "order": names.quoted(self._order),
+            "iso": "%Y-%m-%d %H:%M:%f",
+            "paths": ", ".join(listed),
+            "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in table.types),
+            "allowed": self._allowed(),
+        }
+        return table.statements("janitor.sql", words, theirs)
+
+    def _living(self) -> str:
+        if self.choice.deleted is not None:
+            column = f"«t».{names.quoted(self.choice.deleted)}"
+            if self._is_stamp:
+                return f"({column} IS NULL)"
+            return f"(coalesce({column}, 0) = 0)" if self._is_number else f"({column} IS NOT TRUE)"
+        if self.choice.remove_rows:
+            return "(1 = 1)"
+        first = f"«t».{names.quoted(self.table.paths[0])}"
+        return (
+            "NOT EXISTS (SELECT 1 FROM rowlock_files its_file "  # noqa: S608 - quoted names
+            "WHERE its_file.source = :source "
+            f"AND its_file.path = {first} AND its_file.state = 'deleted')"
+        )
+
+    @property
+    def _is_number(self) -> bool:
+        return "INT" in self.table.types[str(self.choice.deleted)].upper()
+
+    @property
+    def _is_stamp(self) -> bool:
+        """Whether the column says when a row was deleted; else it says that it was."""
+        column = str(self.choice.deleted)
+        kind = self.table.types[column].upper()
+        if any(word in kind for word in _TRUE_TYPES):
+            return False
+        if self._is_number:  # SQLite's usual boolean, unless its name says that it is a time
+            return column.lower().endswith(_TIME_ENDINGS)
+        return True
+
+    def _is_time(self) -> str:
+        """Whether a value to order by is a time."""
+        kind, (_, _, seconds) = self.table.types[self._order].upper(), self.table.stamp(self._order)
+        if any(word in kind for word in _NUMBER_TYPES):
+            return f"({seconds} < {_LATEST})"
+        if "NULL" in seconds:  # PostgreSQL's text: the cast raises if it is no time
+            return f"(CAST({names.quoted(self._order)} AS timestamptz) IS NOT NULL)"
+        return f"({seconds} IS NOT NULL)"
+
+    def _set_deleted(self) -> str:
+        if self.choice.deleted is None:
+            return "«key» = «key»"
+        column = names.quoted(self.choice.deleted)
+        if self._is_stamp:
+            return f"{column} = {self.table.stamp(self.choice.deleted)[0]}"
+        return f"{column} = 1" if self._is_number else f"{column} = true"
+
+    def _allowed(self) -> str:
+        """`where`, and every consumer in `after` done."""
+        conditions = []
+        if self.choice.where is not None:
+            conditions.append(f"(\n{self.table.escaped(self.choice.where)}\n)")  # it may end in a comment
+        conditions += [
+            self._consumer(name).ended_condition(self.choice.failed_too) for name in self.choice.after
+        ]
+        return "(" + " AND ".join(conditions or ["1 = 1"]) + ")"
+
+    def _consumer(self, name: str) -> Any:
+        known = self._app.consumers
+        if name not in known:  # it may be in a module that is not imported yet
+            with suppress(RowlockError):
+                self._app.consumer_host(name)
+            known = self._app.consumers
+        if name not in known:
+            raise ConfigurationError(
+                f"{self._title}: after={list(self.choice.after)!r}, but there is no consumer {name!r}; there "
+                f"are: {', '.join(sorted(known)) or 'none'}"
+            )
+        theirs = ".".join(known[name].table)
+        if theirs != self.table.name:
+            raise ConfigurationError(
+                f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of {theirs} "
+                f"and not of {self.table.name}"
+            )
+        return self._app.consumer_host(name)
+
+    def _unheld(self) -> str:
+        """No consumer has the row at this moment: none of this table, and none that is not known here."""
+        key = "+«t».{0}" if self.table.dialect_name == "sqlite" else "CAST(«t».{0} AS text)"
+        held = [f"its_claim.row_key = {key.format(names.quoted(self.key))}"]
+        elsewhere = []
+        for name, consumer in self._app.consumers.items():
+            if tuple(consumer.table) == self.table.parts:
+                column = key.format(names.quoted(consumer.key))
+                held.append(f"(its_claim.consumer = {names.literal(name)} AND its_claim.row_key = {column})")
+            else:
+                elsewhere.append(names.literal(name))
+        others = f" AND its_claim.consumer NOT IN ({', '.join(elsewhere)})" if elsewhere else ""
+        return (
+            "NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims its_claim "  # noqa: S608 - quoted names
+            f"WHERE its_claim.claimed_by IS NOT NULL{others} AND ({' OR '.join(held)}))"
+        )
+
+    def _try(self) -> None:
+        try:
+            with self.table.reading(self.statements) as db:
+                db.rows("try_conditions", **self.values(age=1.0))
+                if self.choice.has_age and (wrong := db.row("no_time", **self.values())) is not None:
+                    raise ConfigurationError(
+                        f"{self._title}: max_age counts from order_by={self._order!r}, which must be a time "
+                        f"(on SQLite text in ISO 8601, or Unix seconds); {wrong[0]!r} is none"
+                    )
+        except TRANSIENT:
+            raise
+        except StoreError as error:
+            raise ConfigurationError(
+                f"{self._title}: its conditions do not work on {self.table.name} "
+                f"(where={self.choice.where!r}): {error}"
+            ) from error
+
+    def values(self, **more: Any) -> dict[str, Any]:
+        """What is bound in every statement that looks at rows."""
+        return {"source": self.table.name, **more}
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def deletable(self, most: int, age: float | None, now: float | None) -> list[Named]:
+        """The rows that the conditions give free, oldest first; with an age, only those that are older."""
+        with self.table.reading(self.statements, now) as db:
+            if age is None:
+                return _named(db.rows("deletable", **self.values(count=most)))
+            return _named(db.rows("deletable_old", **self.values(count=most, age=age)))
+
+    def count_protected(self, age: float | None, now: float | None) -> int:
+        """How many rows a limit asks for (by age, or all) that the conditions protect."""
+        with self.table.reading(self.statements, now) as db:
+            if age is None:
+                return int(db.row("count_protected", **self.values())[0])
+            return int(db.row("count_protected_old", **self.values(age=age))[0])
+
+    def living(self) -> Iterator[list[Named]]:
+        """All rows that are not deleted yet, in pages."""
+        with self.table.reading(self.statements) as db:
+            page = _named(db.rows("living_first", **self.values(count=_PAGE)))
+        while page:
+            yield page
+            with self.table.reading(self.statements) as db:
+                page = _named(db.rows("living_beyond", **self.values(count=_PAGE, row_key=page[-1].key)))
+
+    def still_deletable(self, tx: Session, keys: Sequence[Any], age: float | None) -> dict[Any, Named]:
+        """Those of the rows that may still go, locked until the transaction ends."""
+        return self._still(tx, keys, "still_deletable" if age is None else "still_deletable_old", age)
+
+    def look_deletable(self, db: Session, keys: Sequence[Any], age: float | None) -> set[Any]:
+        """Those of the rows that may still go at this moment, without locking them."""
+        more = {} if age is None else {"age": age}
+        statement = "still_deletable" if age is None else "still_deletable_old"
+        return {row[0] for row in db.rows(statement, **self.values(ids=_json(list(keys)), **more))}
+
+    def still_living(self, tx: Session, keys: Sequence[Any]) -> dict[Any, Named]:
+        """Those of the rows that are there, not deleted, and that no consumer has; locked."""
+        return self._still(tx, keys, "still_living", None)
+
+    def needed_elsewhere(
+        self, tx: Session, keys: Sequence[Any], paths: Sequence[str], age: float | None
+    ) -> set[str]:
+        """Those of these files that another row names which is not to be deleted."""
+        values = self.values(ids=_json(list(keys)), paths=_json(list(paths)))
+        if age is None:
+            return {row[0] for row in tx.rows("needed_elsewhere", **values)}
+        return {row[0] for row in tx.rows("needed_elsewhere_old", age=age, **values)}
+
+    def _still(self, tx: Session, keys: Sequence[Any], statement: str, age: float | None) -> dict[Any, Named]:
+        locked = [row[0] for row in tx.rows("lock_rows", ids=_json(list(keys)))]
+        more = {} if age is None else {"age": age}
+        rows = tx.rows(statement, **self.values(ids=_json(locked), **more))
+        return {one.key: one for one in _named(rows)}
+
+
+def _named(rows: Sequence[Any]) -> list[Named]:
+    return [Named(key, tuple(path for path in paths if path is not None)) for key, *paths in rows]
+
+
+def _json(value: list[Any]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _needed(column: str, free: str) -> str:
+    """Those of the given files that a living row, other than the given ones, names and must keep."""
+    return (
+        f"SELECT {column} FROM «table» WHERE {column} {{among_paths}} AND {{living}} "  # noqa: S608 - quoted
+        f"AND NOT («t».«key» {{among_keys}}) AND NOT coalesce({free}, false)"
+    )

@@ -1,0 +1,74 @@
+"""Which files are finished: those whose size and modification time stood still for long enough.
+
+Memory only; the disk is looked at elsewhere, and time is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rowlock.files.folder import Found
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    found: Found
+    since: float  # on the monotonic clock: the first look at it as it is now
+
+
+class Settling:
+    """Files that somebody may still be writing."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[str, _Seen] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that are still watched."""
+        return sorted(self._seen)
+
+    def is_finished(self, found: Found, wall: float, moment: float) -> bool:
+        """Whether it stood still; `wall` is the time of day, `moment` the monotonic clock."""
+        before = self._seen.get(found.path)
+        seen = before if before is not None and before.found.is_same(found) else _Seen(found, moment)
+        age = wall - found.modified / 1e9
+        # By its own time, or if that lies in the future (the clock was set back) by how long it was watched.
+        stood_still = age if age >= 0 else moment - seen.since
+        if found.size > 0 and stood_still >= self._seconds:
+            self._seen.pop(found.path, None)
+            return True
+        self._seen[found.path] = seen
+        return False
+
+    def is_old_enough(self, found: Found, wall: float) -> bool:
+        """Whether by its own time alone it stood still."""
+        return wall - found.modified / 1e9 >= self._seconds
+
+    def due(self, wall: float, moment: float) -> list[str]:
+        """The files that are finished by now unless they have changed again."""
+        return [path for path, seen in self._seen.items() if self._left(seen, wall, moment) <= 0]
+
+    def next_due(self, wall: float, moment: float) -> float | None:
+        """Seconds until a file may be finished; None if none is watched."""
+        left = [self._left(seen, wall, moment) for seen in self._seen.values() if seen.found.size > 0]
+        return max(0.0, min(left)) if left else None
+
+    def _left(self, seen: _Seen, wall: float, moment: float) -> float:
+        if seen.found.size == 0:  # nobody knows when it gets its content: an event or a scan tells
+            return self._seconds + 1.0
+        age = wall - seen.found.modified / 1e9
+        return self._seconds - (age if age >= 0 else moment - seen.since)
+
+    def forget(self, path: str) -> None:
+        """It is gone, or taken."""
+        self._seen.pop(path, None)
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Forget all but these: a scan has found what there is."""
+        there = set(paths)
+        self._seen = {path: seen for path, seen in self._seen.items() if path in there}

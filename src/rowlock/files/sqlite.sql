@@ -1,0 +1,20 @@
+-- What ingest and janitor say to SQLite in its own way.
+
+-- fragment: among_paths
+IN (SELECT value FROM json_each(:paths))
+
+-- Keys of whatever type; JSON keeps numbers and texts apart.
+-- fragment: among_keys
+IN (SELECT value FROM json_each(:ids))
+
+-- fragment: key_read
+«t».«key»
+
+-- fragment: key_given
+:row_key
+
+-- fragment: mark_among_keys
+row_key IN (SELECT value FROM json_each(:ids))
+
+-- BEGIN IMMEDIATE has locked everything.
+-- fragment: lock_rows
