@@ -171,6 +171,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     unique_key: str | None = None
     meta_json: str | None = None
     isolate: int = 0
+    position: int = 0  # in the order in which jobs came into their queue
     again: bool = False  # it was claimed before, and may have killed its worker
     row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 
@@ -254,6 +255,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str | None = None
     delay: float | None = None
     charge: int = 0  # attempts
+    isolate: int = 0  # its worker died: for so many seconds it runs without company next time
     queue: str = ""
     task: str = ""
     started: float | None = None

@@ -16,10 +16,10 @@ from rowlock.consumers.host import ConsumerHost
 from rowlock.consumers.row import from_text
 from rowlock.consumers.store import ConsumerStore
 from rowlock.consumers.table import Table
+from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import Fail, WorkerGone
 from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
 from rowlock.stores.base import Retention, Store
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION
 from rowlock.stores.sql.store import SqlStore
 from tests.consumers.beliefs import End, Held, Taken
 from tests.consumers.cells import Cell, StateCells, StatusCells
@@ -31,6 +31,8 @@ from tests.stores.steps import end as ended
 
 GONE = "gone"
 Place = tuple[str, int]  # a consumer, and the key of a row
+
+STOPPED = "its worker ended while it ran, and it is run at most once"
 
 
 class ConsumerModel(RuleBasedStateMachine):
@@ -214,7 +216,11 @@ class ConsumerModel(RuleBasedStateMachine):
     def finish_each(self, taken: Taken, answers: tuple[Any, ...]) -> None:
         """The rows of a batch each for itself, in the order in which they were handed over."""
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
-        told = [["error", "oh", one] if isinstance(one, bool) else ["ok", one] for one in answers]
+        events = {True: "fail", False: "raised"}
+        told = [
+            ["error", "oh", events[one], False, None] if isinstance(one, bool) else ["ok", one]
+            for one in answers
+        ]
         assert ended(store, taken.claim, now=self.now, result=json.dumps(told)) is holds
         attempts = self.consumers[taken.consumer].retry.max_attempts
         if holds:
@@ -319,9 +325,10 @@ class ConsumerModel(RuleBasedStateMachine):
             seen_alive = self.beats[str(held.holder)] + LEASE / 6
             held.isolate = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ISOLATION))
         else:
-            held.state, held.spared = "queued", died
+            held.state, held.spared = "failed" if attempts == 1 else "queued", died
             held.isolate = 1 if died else held.isolate
-        reason = f"its worker died under it; its budget of {attempts} attempts is used up"
+        budget = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+        reason = f"its worker died once under it; its budget of {budget} is used up" if died else STOPPED
         back = held.state == "queued"
         self.settle(name, key, reason)
         if not died:
@@ -337,7 +344,7 @@ class ConsumerModel(RuleBasedStateMachine):
         for place in [place for place, held in self.held.items() if self.is_orphan(place, held, name)]:
             if self.held[place].holder == who:
                 self.held[place].state = "failed" if once else "queued"
-                self.settle(*place, "its worker ended while it ran, and it is run at most once")
+                self.settle(*place, STOPPED)
                 self.forget_if_untried(*place)
 
     def maintain(self, which: int, number: int, first: str) -> None:

@@ -76,7 +76,7 @@ def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:
     ground = cast("SqlStore", _store(host).underlying)
     with ground.reading() as session:
         tx = session.using(table.statements)
-        ready = tx.row("count_ready")[0]
+        ready, ahead = tx.row("count_ready")
         in_flight, waiting = tx.row("count_claims", consumer=consumer.name)
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
@@ -95,7 +95,7 @@ def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:
         due=due,
         in_flight=held,
         waiting=waiting or 0,
-        done=int(total) if exact else max(0, int(total) - due - held - failed - broken),
+        done=int(total) if exact else max(0, int(total) - due - ahead - held - failed - broken),
         done_is_exact=exact,
         failed=failed,
         broken=broken,

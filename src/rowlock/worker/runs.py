@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rowlock.endings import Event, after_error, ended, timed_out
 from rowlock.errors import RunTimedOut
 from rowlock.execution.context import JobContext
-from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.job import Claim, Outcome, Report
 from rowlock.pools.base import Ended, Pool, Run
-from rowlock.retry import DEFAULT, after_error
+from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Store
 from rowlock.task import Task
 from rowlock.worker.prefetch import HORIZON, Prefetch
@@ -223,13 +224,12 @@ class Runs:
             deadline = run.context.deadline
             if deadline is None or moment < deadline + self._grace or not self._settle(run):
                 continue
-            error = RunTimedOut(
-                f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
-            )
+            error = RunTimedOut(timed_out(run.context.timeout or 0.0, stopped=False))
             log.error("%s: %s; it is abandoned", run.claim.title, error)
             self.pool_states[run.pool_name].pool.abandon(run)
             run.context.revoke()
-            self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
+            asked = run.context.cancelled
+            self._put_down(run, after_error(run.claim, error, _retry(run), cancel_requested=asked))
 
     def time_to_next_deadline(self, longest: float) -> float:
         """Seconds until a run has to be given up, or a line has to be looked at."""
@@ -300,12 +300,14 @@ class Runs:
         for run in self.all_runs():
             if self._settle(run):
                 run.context.lost = True  # it may still be running: it is told at its next call
-                self._put_down(run, _given_back(run))
+                began, asked = run.context.began is not None, run.context.cancelled
+                outcome = ended(run.claim, Event.STOPPED, _retry(run), began=began, cancel_requested=asked)
+                self._put_down(run, outcome)
 
     def take_back_silently(self) -> None:
         """What has not begun goes back as it came."""
         for claim in self.take_back():
-            self._ended(claim.ended(Ending.RELEASED), None)
+            self._ended(ended(claim, Event.RELEASED, DEFAULT), None)
 
     def reports(self) -> list[tuple[JobContext, Report]]:
         """What the runs have said since the last time; `reporting` must be held."""
@@ -353,9 +355,5 @@ class Runs:
             one.pool.close()
 
 
-def _given_back(run: Run) -> Outcome:
-    budget = run.claim.max_attempts or (run.task.retry.max_attempts if run.task else 0)
-    if budget == 1 and run.context.began is not None:
-        error = "its worker ended while it ran, and it is run at most once"
-        return run.claim.ended(Ending.FAILED, error=error, error_kind="worker_stopped")
-    return run.claim.ended(Ending.RELEASED)
+def _retry(run: Run) -> Retry:
+    return run.task.retry if run.task else DEFAULT

@@ -14,13 +14,14 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
+from rowlock.endings import Event, ended, put_off
 from rowlock.errors import TRANSIENT, StoreBusy, StoreError, WorkerGone
 from rowlock.execution.execute import Hook
 from rowlock.execution.residents import Residents
-from rowlock.job import Claim, Ending, ExchangeResult, Outcome
+from rowlock.job import Claim, ExchangeResult, Outcome
 from rowlock.options import check_name, check_seconds, check_strategy_applies
 from rowlock.pools.base import CallersLoop
-from rowlock.retry import put_off
+from rowlock.retry import DEFAULT
 from rowlock.stores.base import Store
 from rowlock.task import Task
 from rowlock.worker.finisher import Finisher, Tally
@@ -383,7 +384,7 @@ class Worker:
         if left:
             log.debug("%d jobs are left to other workers: they would have to wait here", len(left))
         for claim in left:
-            self._finisher.add(claim.ended(Ending.RELEASED), None)
+            self._finisher.add(ended(claim, Event.RELEASED, DEFAULT), None)
 
     def _pause(self, seconds: float) -> None:
         if self.ended:
