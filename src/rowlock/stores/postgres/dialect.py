@@ -97,7 +97,7 @@ _TYPES = {
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),
-    "text[]": ("done_results", "names", "quick"),
+    "text[]": ("done_results", "names"),
 }
 _CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
@@ -116,7 +116,6 @@ _PLAIN = {
     "or_alone": "",
     "awake": "",
     "and_known": "",
-    "started": "{started_if_slow}",
 }
 
 
@@ -156,7 +155,6 @@ def exchange(
         "or_alone": "{or_alone_waits}" if many else "",
         "awake": "{got_up}" if asleep else "",
         "and_known": " AND {known}" if leaves_out else "",
-        "started": "{started_if_slow}" if many else "{now}",
     }
     if many:
         name = "exchange_many"

@@ -29,27 +29,22 @@ class SqlShelf:
             "isolate": LONGEST_ISOLATION if isolate else 0,
             "unknown": left_out(request),
         }
-        self._quick = list(request.quick)
 
     # RETURNING has no order on any of the databases: sort by what the statement chose by.
 
     def highest(self, count: int) -> list[Claim]:
-        rows = self._tx.take("take_highest", count=count, quick=self._quick, **self._values)
+        rows = self._tx.take("take_highest", count=count, **self._values)
         rows.sort(key=lambda row: (-row[5], row[-1]))
         return [claim_of(row) for row in rows]
 
     def oldest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.take("take_oldest", count=count, quick=self._quick, **self._values))
+        return self._by_position(self._tx.take("take_oldest", count=count, **self._values))
 
     def newest(self, count: int) -> list[Claim]:
-        return self._by_position(
-            self._tx.take("take_newest", count=count, quick=self._quick, **self._values)
-        )[::-1]
+        return self._by_position(self._tx.take("take_newest", count=count, **self._values))[::-1]
 
     def oldest_at(self, level: int, count: int) -> list[Claim]:
-        return self._by_position(
-            self._tx.take("take_at_level", level=level, count=count, quick=self._quick, **self._values)
-        )
+        return self._by_position(self._tx.take("take_at_level", level=level, count=count, **self._values))
 
     def levels(self) -> list[int]:
         return [row[0] for row in self._tx.rows("levels", **self._values)]

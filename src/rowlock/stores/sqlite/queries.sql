@@ -55,7 +55,7 @@ ORDER BY j.position LIMIT :count
 
 -- fragment: taken
 UPDATE rowlock_jobs
-SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = :started_at,
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
     unique_until = nullif(unique_until, 'claimed')
 
 -- name: mark_taken
