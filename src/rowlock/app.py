@@ -157,6 +157,7 @@ class Rowlock:
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        due_at: str | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
         batch: int | None = None,
@@ -166,8 +167,9 @@ class Rowlock:
 
         With `state`, a row is due while the member `name` of the JSON object in that column is null or
         missing; with `status=Status(...)`, while the status column says so; with `flag=Flag(...)`, until that
-        boolean column is true. With `batch=n` the function gets a list of up to n rows, and returns a list of
-        as many answers (or None); an exception in it is that row's.
+        boolean column is true; and with `due_at`, not before the time in that column. With `batch=n` the
+        function gets a list of up to n rows, and returns a list of as many answers (or None); an exception in
+        it is that row's.
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
@@ -184,6 +186,7 @@ class Rowlock:
                 order_by=order_by,
                 columns=columns,
                 where=where,
+                due_at=due_at,
                 timeout=timeout,
                 retry=retry,
                 batch=batch,

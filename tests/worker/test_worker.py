@@ -512,8 +512,8 @@ def test_the_strategy_of_a_running_worker_can_be_changed(app: Rowlock) -> None:
     note.enqueue_many([(n,) for n in range(5)])
     worker.run(until_empty=True)
     assert order == [0, 1, 4, 3, 2]
-    with pytest.raises(ValueError, match="unknown strategy 'fifo'; valid ones are"):
-        worker.strategy = "fifo"
+    with pytest.raises(ValueError, match="unknown strategy 'first'; valid ones are"):
+        worker.strategy = "first"
 
 
 def test_a_queues_strategy_and_pause_reach_a_running_worker(app: Rowlock) -> None:

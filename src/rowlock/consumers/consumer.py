@@ -61,6 +61,7 @@ class Consumer:
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        due_at: str | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
         batch: int | None = None,
@@ -73,6 +74,7 @@ class Consumer:
         self.order = names.order([key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
+        self.due_at = None if due_at is None else names.column("due_at", due_at)
         self.retry = policy(retry)
         self.timeout = check_seconds("timeout", timeout)
         if self.timeout == 0:
@@ -120,7 +122,8 @@ class Consumer:
         """The columns that the table must have, each with the option that names it."""
         chosen = [("columns", name) for name in self.columns or ()]
         ordered = [("order_by", name) for name, _ in self.order]
-        return [("key", self.key), *self.form.needed(), *ordered, *chosen]
+        due_at = [("due_at", self.due_at)] if self.due_at is not None else []
+        return [("key", self.key), *self.form.needed(), *ordered, *due_at, *chosen]
 
     @property
     def queue(self) -> str:

@@ -170,7 +170,7 @@ WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN (
     SELECT its_claim FROM (
         SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
         WHERE consumer = :consumer AND claimed_by IS NULL) waiting
-    JOIN «table» ON «t».«key» = {its_key} WHERE {ready})
+    JOIN «table» ON «t».«key» = {its_key} WHERE {chosen})
 
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
@@ -189,7 +189,15 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 {due}
 
 -- name: count_ready
-SELECT count(*) FROM «table» {by_index} WHERE {ready} AND {not_given_up}
+SELECT coalesce(sum(CASE WHEN {due_now} THEN 1 ELSE 0 END), 0), coalesce(sum(CASE WHEN {due_now} THEN 0 ELSE 1 END), 0)
+FROM «table» {by_index} WHERE {chosen} AND {not_given_up}
+
+-- Of rows whose time lies ahead.
+-- name: next_due
+SELECT {next_due_at} FROM «table» {by_index} WHERE {chosen} AND NOT {due_now}
+
+-- name: not_a_time
+SELECT CAST(«due_at» AS text) FROM (SELECT «due_at» FROM «table» LIMIT 1000) some WHERE {not_a_time} LIMIT 1
 
 -- name: count_claims
 SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)

@@ -16,6 +16,7 @@ import msgspec
 
 from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.due_times import DUE_TIMES, NOT_A_TIME, DueTime
 from rowlock.consumers.forms import base as forms
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
@@ -30,7 +31,20 @@ _MARK = re.compile(r"«(\w+)»")
 _LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of a type that has one, in characters
 # For looks at catalogues, where nothing of the user's is in the statements.
 _NOTHING: dict[str, str] = dict.fromkeys(
-    ("indexed", "ready", "by_index", "beyond", "place", "order_seconds", *forms.PIECES, *forms.CONDITIONS),
+    (
+        "indexed",
+        "chosen",
+        "due_now",
+        "next_due_at",
+        "not_a_time",
+        "ready",
+        "by_index",
+        "beyond",
+        "place",
+        "order_seconds",
+        *forms.PIECES,
+        *forms.CONDITIONS,
+    ),
     "",
 )
 
@@ -199,6 +213,11 @@ class Table:
                 f"consumer {consumer.name!r}: key={consumer.key!r} is not unique in {place}: name its "
                 "primary key, or a column with a unique index of its own"
             )
+        if consumer.due_at is not None and self._due_time_of(there[consumer.due_at]) is None:
+            raise ConfigurationError(
+                f"consumer {consumer.name!r}: due_at={consumer.due_at!r} is of type {there[consumer.due_at]} "
+                f"in {place}, which is no time; it must be a timestamp, a date, or a number (Unix seconds)"
+            )
         refusal = consumer.form.refusal(there, self._dialect)
         if refusal is not None:
             raise ConfigurationError(f"consumer {consumer.name!r}: in {place}, {refusal}")
@@ -220,6 +239,14 @@ class Table:
             raise ConfigurationError(
                 f"consumer {consumer.name!r}: its {what} does not work on {'.'.join(consumer.table)}: {error}"
             ) from error
+        if consumer.due_at is not None and self.dialect_name == "sqlite":  # whose columns hold anything
+            with self._store.reading() as db:
+                wrong = db.using(self.statements).rows("not_a_time")
+            if wrong:
+                raise ConfigurationError(
+                    f"consumer {consumer.name!r}: due_at={consumer.due_at!r}: {wrong[0][0]!r} in that column "
+                    "is no time; it must be Unix seconds, or text such as '2026-05-01 10:00:00' (UTC)"
+                )
         self.look_for_index()
 
     def _try_words(self, column: str, words: Mapping[str, forms.Word]) -> None:
@@ -315,7 +342,11 @@ class Table:
             **forms.pieces(consumer.form, self),
             "order_seconds": self._seconds(),
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
-            "ready": "{indexed} AND «t».«key» IS NOT NULL",
+            "chosen": "{indexed} AND «t».«key» IS NOT NULL",
+            "ready": "{chosen} AND {due_now}",
+            "due_now": self._due_time.due if self._due_time else "true",
+            "next_due_at": self._due_time.next if self._due_time else "NULL",
+            "not_a_time": NOT_A_TIME,
             "by_index": by_index,
             "beyond": self._beyond(backwards),
             "place": "".join(
@@ -323,6 +354,15 @@ class Table:
             ),
         }
         return self._store.statements(*self._sources, words=words, style=style)
+
+    def _due_time_of(self, kind: str) -> DueTime | None:
+        return next((one for one in DUE_TIMES[self.dialect_name] if one.fits(kind)), None)
+
+    @cached_property
+    def _due_time(self) -> DueTime | None:
+        """How the column of `due_at=` is compared with the clock."""
+        name = self._consumer.due_at
+        return None if name is None else self._due_time_of(self.types[name])
 
     def stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
@@ -369,7 +409,12 @@ class Table:
         consumer, form = self._consumer, self._consumer.form
         written, theirs = self._pieces(None), self._theirs()
         due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
-        found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs)}
+        # With the time at its end, rows that are not due yet are stepped over inside the index.
+        ahead = self._due_time.indexed if self._due_time else ""
+        found = {consumer.index: self._index(consumer.index, consumer.position, due, theirs, ahead)}
+        if self._due_time and not self._dialect.hints:
+            name = f"rowlock_{consumer.name}_due_at"
+            found[name] = self._index(name, (), due, theirs, ahead)
         failed = f"rowlock_{consumer.name}_failed"
         if not form.keeps_failures:
             found[failed] = self._index(failed, ((consumer.key, False),), written["failed_condition"], theirs)
@@ -393,11 +438,17 @@ class Table:
         return Trial(self._store, self.dialect_name, columns, **place).sort(self._consumer.where)
 
     def _index(
-        self, name: str, columns: Sequence[names.Order], condition: str, theirs: dict[str, str]
+        self,
+        name: str,
+        columns: Sequence[names.Order],
+        condition: str,
+        theirs: dict[str, str],
+        last: str = "",
     ) -> str:
         """What creates an index, for whoever may."""
-        listed = ", ".join(f"{names.quoted(column)}{_DIRECTION[down]}" for column, down in columns)
-        condition = _MARK.sub(lambda match: theirs[match[1]], condition)
+        parts = [f"{names.quoted(column)}{_DIRECTION[down]}" for column, down in columns]
+        listed = ", ".join([*parts, *([last] if last else [])])
+        listed, condition = (_MARK.sub(lambda match: theirs[match[1]], text) for text in (listed, condition))
         return (
             f"{self._dialect.create} {names.quoted(name)} ON {theirs['table']} ({listed}) WHERE {condition}"
         )
@@ -421,6 +472,7 @@ class Table:
             ),
             "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self.columns),
             "consumer": names.literal(consumer.name),
+            "due_at": names.quoted(consumer.due_at or ""),
             "status": "",
             **consumer.form.theirs(),
             "status_type": self.types[consumer.form.column],

@@ -292,6 +292,7 @@ class Worker:
         if isolate and wanted:
             self._isolation.took(got.claims)
         self._take(got, wanted, still_in_order=self.strategy == strategy)
+        runs.pausing.difference_update(one.queue for one in batch.outcomes if one.pause)
         self._answered = self._asked
         if len(got.claims) >= wanted:
             return 0.0 if runs.is_short() else runs.time_to_next_deadline(_LOOK_AROUND)
