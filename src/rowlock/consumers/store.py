@@ -285,7 +285,7 @@ class ConsumerStore(RefusedOutcomes):
         outcomes = [self._left(row, Event.STOPPED) for row in rows]
         self._settle_apart(worker, outcomes, now)
         self.underlying.retire(worker, now)
-        if any(one.ending is Ending.RELEASED for one in outcomes):
+        if any(one.ending is not Ending.FAILED for one in outcomes):
             # After its own row says that it is gone: those who are told must be others.
             self._ground.wake_readers(self._consumer.queue)
 
