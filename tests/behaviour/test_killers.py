@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -12,7 +11,6 @@ from rowlock import Retry, Rowlock
 from rowlock.job import Claim, Ending
 from rowlock.stores.base import Store
 from tests.consumers.cells import nothing
-from tests.consumers.conftest import STORES
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import add, end, state, take, worker
 
@@ -22,14 +20,6 @@ LONG = 1_000.0  # seconds, in which every lease runs out and every retry falls d
 # What ends a run free of charge.
 LATER, RELEASE, STOP = "the task raises RetryLater", "it is released", "its worker stops"
 STORIES = [[LATER], [RELEASE], [STOP], [LATER, RELEASE], [LATER, RELEASE, STOP]]
-
-
-@pytest.fixture(params=STORES)
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A database of each kind, as its user sees it."""
-    made = Lab(STORES[request.param](request))
-    yield made
-    made.close()
 
 
 class JobKiller:
@@ -87,10 +77,9 @@ class RowKiller(JobKiller):
 
 @pytest.mark.parametrize("source", [JobKiller, RowKiller], ids=["job", "row"])
 def test_a_killer_that_ends_free_of_charge_in_between_fails_within_its_budget(
-    lab: Lab, source: type[JobKiller]
+    lab: Lab, app: Rowlock, source: type[JobKiller]
 ) -> None:
     lab.create(1)
-    app = lab.app()
     for number, endings in enumerate(STORIES):
         killer = source(lab, app, f"killer_{number}")
         while not killer.failed and killer.deaths < 2 * BUDGET:
