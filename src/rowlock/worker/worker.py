@@ -303,7 +303,6 @@ class Worker:
             got = self.poller.exchange(
                 *(wanted, batch.outcomes, batch.reports, batch.minutes),
                 isolate=isolate,
-                quick=runs.quick_tasks() if wanted > 1 else (),
                 unknown=self._left_out() if self._unknown else (),
             )
         except WorkerGone:
