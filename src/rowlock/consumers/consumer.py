@@ -91,6 +91,10 @@ class Consumer:
             raise ConfigurationError(
                 f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
             )
+        if batch is not None and self.form.reads_budget:
+            raise ConfigurationError(
+                f"consumer {name!r}: rows with a max_attempts of their own do not come in batches so far"
+            )
         self.batch = batch
         self.binding = RowBinding(function, self.name, many=batch is not None)
         self.residents = self.binding.residents

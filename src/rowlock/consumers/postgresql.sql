@@ -6,6 +6,9 @@ CAST(«t».«key» AS text)
 -- fragment: claim_key
 CAST(c.row_key AS «key_type»)
 
+-- fragment: claimed_key
+CAST(rowlock_consumer_claims.row_key AS «key_type»)
+
 -- fragment: its_key
 CAST(its_row_key AS «key_type»)
 

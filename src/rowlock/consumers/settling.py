@@ -141,7 +141,9 @@ class Settling:
             ids = _json([outcome.claim for outcome in outcomes])
             if "lock_rows" in self._statements:
                 tx.rows("lock_rows", ids=ids, worker=worker)
-            tx.run("give_rows_back", ids=ids, worker=worker, **form.always())
+            for charge in sorted({outcome.charge for outcome in outcomes}):
+                alike = _json([outcome.claim for outcome in outcomes if outcome.charge == charge])
+                tx.run("give_rows_back", ids=alike, worker=worker, charge=charge, **form.always())
         forgettable = [one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None]
         counts = tx.count_each(
             "forget_claim", [{"claim_number": one.claim, "worker": worker} for one in forgettable]

@@ -60,7 +60,7 @@ WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
 -- fragment: claim_with_row
-SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {place}«columns»
+SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {row_max_attempts}, {place}«columns»
 
 -- name: taken
 {claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
@@ -83,6 +83,12 @@ UPDATE «table» SET {marked} WHERE «key» = {given_key} AND {markable}
 -- A claim that shows in the user's row: set there, and taken back, by whoever has it.
 -- name: take_rows
 UPDATE «table» SET {row_taken} WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids})) AND {due}
+
+-- How often a row was tried is what the row says: others may have tried it, too.
+-- name: read_attempts
+UPDATE rowlock_consumer_claims
+SET failures = coalesce((SELECT {row_attempts} FROM «table» WHERE «t».«key» = {claimed_key}), failures)
+WHERE claim IN ({ids})
 
 -- name: give_rows_back
 UPDATE «table» SET {row_given_back}

@@ -7,6 +7,9 @@
 -- fragment: claim_key
 c.row_key
 
+-- fragment: claimed_key
+rowlock_consumer_claims.row_key
+
 -- fragment: its_key
 its_row_key
 
@@ -94,10 +97,10 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 (SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
 
 -- name: table_columns
-SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table)
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table) WHERE hidden <> 1
 
 -- name: table_columns_in
-SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table, :schema)
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
 
 -- Indexes that make one column unique, whatever the rest of the row is.
 -- name: unique_columns

@@ -422,7 +422,12 @@ class ConsumerStore(RefusedOutcomes):
         with self._ground.writing(now) as session:
             tx = self._tx(session)
             if form.stale_after is not None:
-                values = {"consumer": self._consumer.name, "age": form.stale_after, **form.always()}
+                values = {
+                    "consumer": self._consumer.name,
+                    "age": form.stale_after,
+                    "charge": 1,
+                    **form.always(),
+                }
                 if reset := tx.run("reset_stale", **values):
                     log.warning(
                         "consumer %s: %d rows that others left running are due again",
@@ -431,7 +436,7 @@ class ConsumerStore(RefusedOutcomes):
                     )
             if form.deadline is not None:
                 error = f"it was not begun within {form.deadline:g} s"
-                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error)
+                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
                 values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)

@@ -35,6 +35,8 @@ class FlagForm:
     keeps_failures = True
     stale_after: float | None = None
     deadline: float | None = None
+    reads_attempts = reads_budget = False
+    time_format: str | None = None
 
     def __init__(self, flag: Flag, consumer: str) -> None:
         if not isinstance(flag, Flag):

@@ -22,6 +22,8 @@ class StateForm:
     has_broken = True
     stale_after: float | None = None
     deadline: float | None = None
+    reads_attempts = reads_budget = False
+    time_format: str | None = None
 
     def __init__(self, column: str, consumer: str) -> None:
         self.column = names.column("state", column)
