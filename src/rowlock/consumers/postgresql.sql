@@ -45,6 +45,15 @@ jsonb_typeof(«state») IN ('object', 'null')
 -- fragment: row_done_state
 («state» ->> '«name»' IS NOT NULL AND jsonb_typeof(«state» -> '«name»' -> 'failed') IS NULL)
 
+-- fragment: row_failed_by_mark
+coalesce((«state» -> '«name»') = ({failure_mark}), false)
+
+-- fragment: row_done_by_mark
+(«state» ->> '«name»' IS NOT NULL AND NOT {row_failed_by_mark})
+
+-- fragment: kept_mark
+CAST(:mark AS jsonb)
+
 -- fragment: row_cleared_state
 «state» = «state» - '«name»'
 

@@ -13,6 +13,11 @@
 SELECT f.row_key FROM rowlock_consumer_failures f
 WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
 
+-- What the row was given when it failed; others may have set something else since.
+-- fragment: failure_mark
+SELECT f.mark FROM rowlock_consumer_failures f
+WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+
 -- fragment: rows_with_failures
 (SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
 JOIN «table» ON «t».«key» = {its_key}
@@ -237,10 +242,16 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 UPDATE «table» SET {row_cleared} WHERE {row_failed}
 
 -- name: keep_failure
-INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error)
-VALUES (:consumer, :row_key, {now}, :failures, :error)
+INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error, mark)
+VALUES (:consumer, :row_key, {now}, :failures, :error, {kept_mark})
 ON CONFLICT (consumer, row_key) DO UPDATE
-SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error
+SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error, mark = excluded.mark
+
+-- name: forget_failure
+DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer AND row_key = :row_key
+
+-- name: clear_marks
+UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
 
 -- name: forget_failures
 DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer

@@ -81,6 +81,7 @@ class Form(Protocol):
     holds: bool  # a claim shows in the user's row, and has to be taken back there
     has_broken: bool  # rows may hold what cannot be read
     keeps_failures: bool  # which rows have failed is known by rowlock's own table
+    shows_failures: bool  # rows that have failed carry a mark, which `retry` takes away
     stale_after: float | None  # seconds after which rows that others left running are due again
     reads_attempts: bool  # how often a row was tried is read in the row
     reads_budget: bool  # and so is how often it may be tried

@@ -33,6 +33,7 @@ class FlagForm:
 
     holds = has_broken = False
     keeps_failures = True
+    shows_failures = False
     stale_after: float | None = None
     deadline: float | None = None
     reads_attempts = reads_budget = False

@@ -79,7 +79,7 @@ class Status(msgspec.Struct, frozen=True):
 class StatusForm:
     """A status column: from due to running when a row is claimed, to done or failed when it ends."""
 
-    holds = True
+    holds = shows_failures = True
     has_broken = keeps_failures = False
 
     def __init__(self, status: Status, consumer: str) -> None:
