@@ -27,7 +27,7 @@ from benchmarks.claiming import (
 from benchmarks.measure import let_the_disk_settle
 from benchmarks.report import Line, Setting
 from rowlock.stores.sqlite import SqliteStore
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 
 _SCENARIO = "claims"
 _LESS_THAN = 0.001
@@ -52,10 +52,10 @@ class PoolPlan:
 def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
     rows = setting.choose(1_000_000, 100_000)
-    one = _measure(setting, rows, "1 queue", 1, FEW_LEVELS, NAMES)
-    twenty = _measure(setting, rows, "20 queues", 20, FEW_LEVELS, NAMES)
+    one = _measure(setting, rows, "1 queue", 1, FEW_LEVELS, names())
+    twenty = _measure(setting, rows, "20 queues", 20, FEW_LEVELS, names())
     deep = _measure(
-        setting, rows, "201 levels", 1, ALL_LEVELS, [name for name in NAMES if name != "PRIORITY"]
+        setting, rows, "201 levels", 1, ALL_LEVELS, [name for name in names() if name != "PRIORITY"]
     )
     return [
         *(line(_SCENARIO, kind, _LESS_THAN, judged=True) for kind in one + twenty),

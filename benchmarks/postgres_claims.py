@@ -20,7 +20,7 @@ from benchmarks.claiming import FEW_LEVELS, Ground, Kind, backlog_line, floor_li
 from benchmarks.report import Line, Setting
 from benchmarks.server import a_server
 from rowlock.stores.postgres import PostgresStore
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 
 _SCENARIO = "postgres_claims"
 _LESS_THAN = 0.002
@@ -45,7 +45,7 @@ def _measure(setting: Setting, rows: int, title: str, queues: int) -> list[Kind]
         store = app_at(url).store
         assert isinstance(store, PostgresStore)
         bare.execute("CREATE TABLE floor (at double precision)")
-        kinds = kinds_of(title, queues, NAMES)
+        kinds = kinds_of(title, queues, names())
         ground = Ground(store, lambda: _commit(bare), lambda: _not_waiting_for_the_disk(store))
         ground.measure(kinds, blocks=setting.choose(25, 6))
         postgres_backlog.check_never_analysed(bare)

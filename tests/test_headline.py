@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from rowlock import Fail, JobContext, JobFailed, Retry, Rowlock
-from rowlock.headline import headline
-from rowlock.retry import describe, storable
+from rowlock.headline import describe, headline, storable
 
 
 class Plain(Exception):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rowlock import Retry, RetryLater
+from rowlock.endings import after_error
 from rowlock.job import Ending
-from rowlock.retry import after_error, policy
+from rowlock.retry import policy
 from tests.test_strategies import claim
 
 

@@ -23,7 +23,7 @@ from rowlock.execution.context import JobContext, JobLogFilter
 from rowlock.job import Claim, Ending, HistoryEntry, Job, JobList, LogEntry, Outcome, Progress, State
 from rowlock.resident import resident
 from rowlock.retry import Retry
-from rowlock.strategies import get_strategy
+from rowlock.strategies import Key, Strategy, Weight, get_strategy, register
 from rowlock.task import Task
 from rowlock.worker.poller import Poller
 
@@ -44,6 +44,7 @@ __all__ = [
     "JobList",
     "JobLogFilter",
     "JobNotFound",
+    "Key",
     "LogEntry",
     "Outcome",
     "Poller",
@@ -56,10 +57,13 @@ __all__ = [
     "Status",
     "StoreBusy",
     "StoreError",
+    "Strategy",
     "Task",
     "UnknownTask",
+    "Weight",
     "WrongState",
     "__version__",
     "get_strategy",
+    "register",
     "resident",
 ]

@@ -171,6 +171,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     unique_key: str | None = None
     meta_json: str | None = None
     isolate: int = 0
+    position: int = 0  # in the order in which jobs came into their queue
     again: bool = False  # it was claimed before, and may have killed its worker
     row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 
@@ -254,12 +255,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str | None = None
     delay: float | None = None
     charge: int = 0  # attempts
+    isolate: int = 0  # its worker died: for so many seconds it runs without company next time
     queue: str = ""
     task: str = ""
     started: float | None = None
     run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
     row: str = ""  # as in the claim
+    pause: bool = False  # for as long as its delay, nothing of its queue is to be claimed
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
     single: bool = False  # of one row of a batch
     written: bool = False  # by the task's own transaction; only to be counted
@@ -373,6 +376,7 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
     name: str
     paused: bool = False
+    paused_until: datetime | None = None  # None: until somebody resumes it
     strategy: str | None = None
     counts: Mapping[str, int] = {}
     oldest_due: datetime | None = None

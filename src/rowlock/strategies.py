@@ -1,120 +1,140 @@
-"""The orders in which queued jobs are claimed; a new strategy is one small class here.
+"""The orders in which queued jobs are claimed, as data, and their registry.
 
-Knows nothing of SQL: a store offers each queue as a `Shelf`, and a strategy says what to take from it.
-Every way of taking is O(log n) in the backlog: it reads the index `ready (queue, priority DESC, position)`.
+Knows no database: `rowlock.stores.sql.claim_sql` writes a strategy into the claims of each.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.job import Claim
 
 
-class Shelf(Protocol):
-    """The queued jobs of one queue, inside an open claim."""
+class Ordered(Protocol):
+    """What a strategy orders: a claim, or anything else with these two numbers."""
 
-    def highest(self, count: int) -> list[Claim]:
-        """Take the jobs of highest priority, oldest first within a level."""
-        ...
-
-    def oldest(self, count: int) -> list[Claim]:
-        """Take the jobs of lowest position."""
-        ...
-
-    def newest(self, count: int) -> list[Claim]:
-        """Take the jobs of highest position."""
-        ...
-
-    def levels(self) -> list[int]:
-        """The priorities that have queued jobs, highest first; at most 201 of them."""
-        ...
-
-    def oldest_at(self, level: int, count: int) -> list[Claim]:
-        """Take the oldest jobs of one priority level."""
-        ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def position(self) -> int: ...
 
 
-class Strategy(Protocol):
-    """An order of claiming."""
-
-    name: str
-
-    def take(self, shelf: Shelf, count: int) -> list[Claim]:
-        """Take up to `count` jobs from the shelf; fewer means that it is empty."""
-        ...
+Some = TypeVar("Some", bound=Ordered)
 
 
-class Fifo:
-    """Oldest first, whatever the priority: nothing starves, nothing jumps the line."""
+class Key(msgspec.Struct, frozen=True):
+    """One column by which jobs are ordered; `position` is the order in which they came into their queue."""
 
-    name = "FIFO"
-
-    def take(self, shelf: Shelf, count: int) -> list[Claim]:
-        return shelf.oldest(count)
+    column: Literal["priority", "position"]
+    descending: bool = False
 
 
-class Lifo:
-    """Newest first: for interactive work, where the latest request is the one somebody waits for."""
-
-    name = "LIFO"
-
-    def take(self, shelf: Shelf, count: int) -> list[Claim]:
-        return shelf.newest(count)
+HIGHEST, LOWEST = Key("priority", descending=True), Key("priority")
+OLDEST, NEWEST = Key("position"), Key("position", descending=True)
+_ORDERS = {
+    (*first, last) for first in ((), (HIGHEST,), (LOWEST,)) for last in (OLDEST, NEWEST)
+}  # an order ends with the position, which no two jobs share
 
 
-class Priority:
-    """Highest priority first, oldest first within a level; low levels wait while high ones have work."""
+class Weight(msgspec.Struct, frozen=True):
+    """How often a priority level is drawn: in proportion to `level + plus`, and never less than `least`."""
 
-    name = "PRIORITY"
+    plus: int = 1
+    least: int = 1
 
-    def take(self, shelf: Shelf, count: int) -> list[Claim]:
-        return shelf.highest(count)
+    def of(self, level: int) -> int:
+        """The weight of a priority level."""
+        return max(self.least, self.plus + level)
+
+    def sql(self, level: str) -> str:
+        """The same, as SQL for any database."""
+        above = f"{level} > {self.least - self.plus}"
+        return f"CASE WHEN {above} THEN {level} + {self.plus} ELSE {self.least} END"
 
 
-class WeightedRandom:
-    """Each non-empty level wins in proportion to its weight, oldest first within: no level starves.
+class Strategy(msgspec.Struct, frozen=True):
+    """An order of claiming; with `draw`, levels are drawn by their weights, and the order is that within one.
 
-    Levels are drawn, not rows: `ORDER BY priority * random()` reads the whole backlog (320 ms at a
-    million rows) and gives the top level 99.85 % of the picks.
+    Levels are drawn, not rows: `ORDER BY priority * random()` reads the whole backlog (320 ms at a million
+    rows) and gives the top level 99.85 % of the picks.
     """
 
-    name = "WEIGHTED_RANDOM"
+    name: str
+    order: tuple[Key, ...]
+    draw: Weight | None = None
 
-    def __init__(self, rng: random.Random | None = None) -> None:
-        self._random = rng or random.Random()  # noqa: S311 - a lottery, not a secret
+    def __post_init__(self) -> None:
+        # Names are shown and stored, columns and weights become SQL: nothing else may come through.
+        if not isinstance(self.name, str) or not self.name.replace("_", "").isalnum():
+            raise ConfigurationError(f"strategy {self.name!r}: a name has letters, digits and underscores")
+        if self.order not in _ORDERS or (self.draw and len(self.order) > 1):
+            raise ConfigurationError(
+                f"strategy {self.name}: an order is OLDEST or NEWEST, after HIGHEST or LOWEST unless levels "
+                "are drawn"
+            )
+        weights = (self.draw.plus, self.draw.least) if self.draw else (1, 1)
+        if [type(one) for one in weights] != [int, int] or weights[1] < 1:
+            raise ConfigurationError(f"strategy {self.name}: weights are whole numbers, and 1 at least")
 
-    @staticmethod
-    def weight(level: int) -> int:
-        """The weight of a priority level."""
-        return max(1, 1 + level)
+    def sort_key(self, claim: Ordered) -> tuple[int, ...]:
+        """By what claims are sorted: what a database returns from an UPDATE has no order."""
+        return tuple(
+            [
+                -getattr(claim, key.column) if key.descending else getattr(claim, key.column)
+                for key in self.order
+            ]
+        )
 
-    def take(self, shelf: Shelf, count: int) -> list[Claim]:
-        taken: list[Claim] = []
-        hands: dict[int, Iterator[Claim]] = {}
-        levels = shelf.levels()
-        while levels and len(taken) < count:
-            draws = self._random.choices(levels, [self.weight(one) for one in levels], k=count - len(taken))
-            for level, wanted in Counter(draws).items():
-                won = shelf.oldest_at(level, wanted)
-                if len(won) < wanted:  # this level ran out: the draws it could not serve are drawn again
-                    levels.remove(level)
-                hands[level] = iter(won)
-            taken += [claim for level in draws if (claim := next(hands[level], None))]
-        return taken
+    def arranged(self, claims: Iterable[Some]) -> list[Some]:
+        """The claims of one queue in the order in which they are to be run."""
+        result = sorted(claims, key=self.sort_key)
+        if self.draw is None:
+            return result
+        # As if each had been drawn by itself: any order of the levels is as likely as any other.
+        levels = [claim.priority for claim in result]
+        of_level = {level: iter([one for one in result if one.priority == level]) for level in set(levels)}
+        random.shuffle(levels)
+        return [next(of_level[level]) for level in levels]
+
+    def drawn(self, levels: Sequence[int], count: int) -> list[int]:
+        """Draw `count` of these levels, each as often as its weight says."""
+        weight = self.draw or Weight()
+        return random.choices(levels, [weight.of(level) for level in levels], k=count)  # noqa: S311
 
 
-_STRATEGIES: dict[str, Strategy] = {one.name: one for one in (Fifo(), Lifo(), Priority(), WeightedRandom())}
-NAMES = tuple(_STRATEGIES)
+_STRATEGIES: dict[str, Strategy] = {}
+
+
+def register(strategy: Strategy) -> Strategy:
+    """Make a strategy known by its name, in every process that claims by it; returns it."""
+    known = _STRATEGIES.setdefault(strategy.name.upper(), strategy)
+    if known != strategy:
+        raise ConfigurationError(f"there is another strategy of the name {known.name}")
+    return strategy
 
 
 def get_strategy(name: str) -> Strategy:
-    """Return the strategy of that name; an unknown one raises `ValueError` naming the valid ones."""
+    """Return the strategy of that name, in any case; an unknown one raises `ValueError` naming all."""
     try:
-        return _STRATEGIES[name]
-    except (KeyError, TypeError):
-        raise ConfigurationError(f"unknown strategy {name!r}; valid ones are: {', '.join(NAMES)}") from None
+        return _STRATEGIES[name.upper()]
+    except (KeyError, AttributeError):
+        raise ConfigurationError(f"unknown strategy {name!r}; valid ones are: {', '.join(names())}") from None
+
+
+def names() -> tuple[str, ...]:
+    """The names of all strategies that are registered."""
+    return tuple(one.name for one in _STRATEGIES.values())
+
+
+# Oldest first, whatever the priority: nothing starves, nothing jumps the line.
+register(Strategy("FIFO", (OLDEST,)))
+# For interactive work, where the latest request is the one somebody waits for.
+register(Strategy("LIFO", (NEWEST,)))
+# Low levels wait while high ones have work.
+register(Strategy("PRIORITY", (HIGHEST, OLDEST)))
+# No level starves.
+register(Strategy("WEIGHTED_RANDOM", (OLDEST,), draw=Weight(plus=1, least=1)))

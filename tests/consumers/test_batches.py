@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
+from rowlock import ConfigurationError, Fail, JobContext, Retry, RetryLater, Rowlock, Status
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
@@ -53,6 +53,19 @@ def test_an_exception_in_the_list_is_that_rows_alone(lab: Lab) -> None:
         3: {"failed": "no sound", "attempts": 1},
         4: {"failed": "KeyError: 'x'", "attempts": 1},
     }
+
+
+def test_a_row_of_a_batch_may_ask_to_be_tried_later_without_charge(lab: Lab) -> None:
+    lab.create(2)
+    app, seen = lab.app(), []
+
+    @app.consumer("birdnet", table=lab.table, state="analysis_state", batch=2, retry=False)
+    def birdnet(recordings: list[Row]) -> list[Any]:
+        seen.append([recording.id for recording in recordings])
+        return [RetryLater(0.0) if one.id == 1 and len(seen) == 1 else one.id for one in recordings]
+
+    app.consume("birdnet", until_empty=True, concurrency=1)
+    assert (seen, lab.marks("birdnet")) == ([[1, 2], [1]], {1: 1, 2: 2})
 
 
 def test_what_is_raised_is_raised_for_all_and_the_tried_do_not_mix_with_the_new(lab: Lab) -> None:

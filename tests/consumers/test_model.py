@@ -16,10 +16,10 @@ from rowlock.consumers.host import ConsumerHost
 from rowlock.consumers.row import from_text
 from rowlock.consumers.store import ConsumerStore
 from rowlock.consumers.table import Table
+from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import Fail, WorkerGone
 from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
 from rowlock.stores.base import Retention, Store
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION
 from rowlock.stores.sql.store import SqlStore
 from tests.consumers.beliefs import End, Held, Taken
 from tests.consumers.cells import Cell, StateCells, StatusCells
@@ -32,6 +32,8 @@ from tests.stores.steps import end as ended
 GONE = "gone"
 Place = tuple[str, int]  # a consumer, and the key of a row
 
+STOPPED = "its worker ended while it ran, and it is run at most once"
+
 
 class ConsumerModel(RuleBasedStateMachine):
     """Rows, two consumers of them, two workers at a time, and a clock that only the rules move."""
@@ -42,6 +44,9 @@ class ConsumerModel(RuleBasedStateMachine):
         emptied(self.store)
         table.delete()
         self.now = START
+        self.hosts: dict[str, ConsumerHost] = {}
+        self.stores: dict[str, ConsumerStore] = {}
+        self.found_nothing: dict[str, bool] = {}  # lately, so that it may not look at all rows again
         self.cells: dict[int, Cell] = {}
         self.held: dict[Place, Held] = {}
         self.taken: list[Taken] = []
@@ -55,12 +60,17 @@ class ConsumerModel(RuleBasedStateMachine):
     def register(self, attempts: tuple[int, int]) -> None:
         chosen = zip(self.table.consumers, attempts, (None, 2), strict=True)  # the second takes two at once
         self.consumers = {name: self.table.consumer(name, most, rows) for name, most, rows in chosen}
-        self.hosts = {name: ConsumerHost(self.app, one) for name, one in self.consumers.items()}
-        self.stores = {name: cast("ConsumerStore", host.store) for name, host in self.hosts.items()}
-        for name, store in self.stores.items():
-            store._table = self.looked_at[name]  # the statements are always the same
+        for name in self.consumers:
+            self.begin_anew(name)
         for key in KEYS:
             self.insert(key)
+
+    def begin_anew(self, name: str) -> None:
+        """As a process that has just started: it has taken no row yet, beyond which it would go on."""
+        self.hosts[name] = ConsumerHost(self.app, self.consumers[name])
+        self.stores[name] = cast("ConsumerStore", self.hosts[name].store)
+        self.stores[name]._table = self.looked_at[name]  # the statements are always the same
+        self.found_nothing[name] = False
 
     @rule(step=STEP)
     def go_on(self, step: tuple[str, dict[str, Any]]) -> None:
@@ -98,21 +108,23 @@ class ConsumerModel(RuleBasedStateMachine):
         self, which: int | None, number: int, count: int, isolate: bool, quick: bool, sweep: bool
     ) -> None:
         name = self.table.consumers[number]
+        if sweep:  # else it goes on beyond the last row, unless a second has passed
+            self.begin_anew(name)
         store, consumer = self.stores[name], self.consumers[name]
-        store.claiming.sweep_at = 0.0 if sweep else math.inf  # the wall clock has no say here
         if which is None:
             self.claim_in_vain(name)
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
         returned, free = self.takeable(name, most, isolate)
         want = {"isolate": isolate, "quick": (name,) if quick else ()}
-        barren = store.claiming.barren
         got = take(cast("Store", store), who, count, now=self.now, **want)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
         keys = [key for batch in rows.values() for key in batch]
         assert len(keys) == len({*keys}) <= most and {*returned} <= {*keys} <= {*returned, *free}
         assert not sweep or {*keys} == {*returned, *free[: most - len(returned)]}
-        assert keys or barren or not free  # before it says that there is nothing it looks at all of them
+        # Before it says that there is nothing it looks at all of them.
+        assert keys or not free or self.found_nothing[name]
+        self.found_nothing[name] |= len(keys) < most and not {*keys} & {*free}
         numbers = {key: claim for (consumer_, key), (claim, *_) in self.told().items() if consumer_ == name}
         before = self.highest
         for key in keys:
@@ -214,7 +226,11 @@ class ConsumerModel(RuleBasedStateMachine):
     def finish_each(self, taken: Taken, answers: tuple[Any, ...]) -> None:
         """The rows of a batch each for itself, in the order in which they were handed over."""
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
-        told = [["error", "oh", one] if isinstance(one, bool) else ["ok", one] for one in answers]
+        events = {True: "fail", False: "raised"}
+        told = [
+            ["error", "oh", events[one], False, None] if isinstance(one, bool) else ["ok", one]
+            for one in answers
+        ]
         assert ended(store, taken.claim, now=self.now, result=json.dumps(told)) is holds
         attempts = self.consumers[taken.consumer].retry.max_attempts
         if holds:
@@ -319,9 +335,10 @@ class ConsumerModel(RuleBasedStateMachine):
             seen_alive = self.beats[str(held.holder)] + LEASE / 6
             held.isolate = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ISOLATION))
         else:
-            held.state, held.spared = "queued", died
+            held.state, held.spared = "failed" if attempts == 1 else "queued", died
             held.isolate = 1 if died else held.isolate
-        reason = f"its worker died under it; its budget of {attempts} attempts is used up"
+        budget = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+        reason = f"its worker died once under it; its budget of {budget} is used up" if died else STOPPED
         back = held.state == "queued"
         self.settle(name, key, reason)
         if not died:
@@ -337,7 +354,7 @@ class ConsumerModel(RuleBasedStateMachine):
         for place in [place for place, held in self.held.items() if self.is_orphan(place, held, name)]:
             if self.held[place].holder == who:
                 self.held[place].state = "failed" if once else "queued"
-                self.settle(*place, "its worker ended while it ran, and it is run at most once")
+                self.settle(*place, STOPPED)
                 self.forget_if_untried(*place)
 
     def maintain(self, which: int, number: int, first: str) -> None:

@@ -260,10 +260,11 @@ def test_a_row_that_refuses_every_change_is_known_and_holds_up_nobody(
     assert "consumer birdnet, row 2, held by" in finding.message and NEVER in finding.message
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
 def test_a_row_that_cannot_even_be_taken_is_known_and_holds_up_nobody(
-    lab: Lab, app: Rowlock, caplog: pytest.LogCaptureFixture
+    lab: Lab, app: Rowlock, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
-    desk = Desk(lab, app, retry=Retry(max_attempts=2))
+    desk = Desk(lab, app, retry=Retry(max_attempts=attempts))
     desk.add(*range(1, 8))
     desk.refuse("OLD.id = 2")
     desk.declare(nothing)

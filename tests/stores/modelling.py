@@ -52,8 +52,9 @@ class Expected:
         self.claim += 1
 
     def ended(self, ending: Ending, charge: int, due: float) -> None:
-        self.failures += charge
         comes_back = {Ending.RETRY: "scheduled", Ending.RELEASED: "queued"}
+        if not (self.cancel and ending in comes_back):  # to be cancelled costs nothing
+            self.failures += charge
         self.is_suspect = self.is_suspect and ending is Ending.RELEASED
         if ending in comes_back:
             self.state = "cancelled" if self.cancel else comes_back[ending]

@@ -10,7 +10,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from rowlock.errors import WrongState
 from rowlock.job import Claim, Ending
-from rowlock.strategies import get_strategy
 from tests.stores.modelling import (
     FINAL,
     LEASE,
@@ -38,7 +37,6 @@ class QueueModel(RuleBasedStateMachine):
         self.jobs: dict[int, Expected] = {}
         self.beats: dict[str, float] = {}
         self.names = iter(range(10**6))
-        get_strategy("WEIGHTED_RANDOM")._random.seed(7)  # type: ignore[attr-defined]  # to be replayable
         self.workers = [self.hire(), self.hire()]
 
     def teardown(self) -> None:

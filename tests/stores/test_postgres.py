@@ -15,15 +15,16 @@ import psycopg
 import pytest
 
 from rowlock import JobContext, Poller, Rowlock
+from rowlock.endings import put_off
 from rowlock.errors import OutcomeUnknown
-from rowlock.job import ClaimRequest, Ending, LogLine, Progress, Report
-from rowlock.retry import put_off
+from rowlock.job import ClaimRequest, Ending, LogLine, Outcome, Progress, Report
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.user_connection import borrow
+from rowlock.strategies import names
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
@@ -279,6 +280,35 @@ def test_a_batch_of_outcomes_costs_a_few_round_trips_and_not_some_for_each(
     assert len(store.logs(claims[0].id)) == 2
     # BEGIN, reports (3 kinds), outcomes, timeline, one word to a sleeper, COMMIT.
     assert proxy.questions - before <= 8
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("strategy", names())
+def test_an_exchange_is_one_round_trip_unless_a_queue_has_a_strategy_of_its_own(
+    shaky: Store, store: Store, proxy: Proxy, strategy: str, count: int
+) -> None:
+    who = worker(store)
+    store.insert([new(queue=name) for name in ("a", "b") for _ in range(100)])
+
+    def questions(queues: tuple[str, ...]) -> int:
+        """Of the third exchange: with the first ones statements are prepared."""
+        done: list[Outcome] = []
+        for _ in range(3):
+            before = proxy.questions
+            request = ClaimRequest(count=count, strategy=strategy, queues=queues)
+            claims = shaky.exchange(who, done, request).claims
+            assert len(claims) == count
+            asked = proxy.questions - before
+            done = [outcome(claim, Ending.COMPLETED) for claim in claims]
+        return asked
+
+    assert questions(()) == questions(("a",)) == 1
+    store.set_queue("a", paused=True)
+    assert questions(()) == questions(("b",)) == questions(("a", "b")) == 1
+    store.set_queue("a", paused=False, strategy="LIFO")
+    assert questions(("b",)) == 1
+    # The statement that says so, BEGIN, what a claim has to know (3), the claim itself (2), COMMIT.
+    assert 1 < questions(("a",)) <= 9
 
 
 def test_a_rescue_of_many_claims_costs_a_few_round_trips(

@@ -26,7 +26,8 @@ from rowlock.errors import (
 )
 from rowlock.job import Ending
 from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
-from rowlock.stores.sqlite.store import _QUERIES
+from rowlock.stores.sqlite.store import _CLAIM_SQL, _QUERIES
+from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Strategy, Weight
 from tests.eventually import eventually
 from tests.stores.steps import add, end, new, take, worker
 
@@ -116,37 +117,46 @@ def backlog(store: SqliteStore, other: sqlite3.Connection) -> SqliteStore:
     return store
 
 
-def plan(other: sqlite3.Connection, name: str) -> list[str]:
-    sql = _QUERIES[name]
+def plan(other: sqlite3.Connection, sql: str) -> list[str]:
     values = dict.fromkeys(re.findall(r":(\w+)", sql), 1)
     return [row[3] for row in other.execute("EXPLAIN QUERY PLAN " + sql, values)]
+
+
+ORDERS = [(*first, last) for first in ((), (HIGHEST,), (LOWEST,)) for last in (OLDEST, NEWEST)]
+CLAIMS = {
+    **{
+        f"{order} {one}": _CLAIM_SQL.take(Strategy("A", order), one)
+        for order in ORDERS
+        for one in (True, False)
+    },
+    **{f"{order} drawn": _CLAIM_SQL.take_at_level(Strategy("A", order, Weight())) for order in ORDERS[:2]},
+}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("take_highest", "take_oldest", "take_newest", "take_at_level", "levels"),
-        *("take_oldest_one", "take_newest_one"),
-        *("next_queue", "queue_after", "queue_has_work", "oldest_queued", "overdue_queued"),
+        *CLAIMS,
+        *("levels", "next_queue", "queue_after", "queue_has_work", "oldest_queued", "overdue_queued"),
     ],
 )
 def test_every_claim_reads_the_ready_index(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    steps = plan(other, name)
+    steps = plan(other, CLAIMS.get(name) or _QUERIES[name])
     reads = [step for step in steps if "rowlock_jobs" in step and "PRIMARY KEY" not in step]
     assert reads and all("INDEX rowlock_jobs_ready" in step for step in reads), steps
-    # FIFO and LIFO merge the first few of each level; no plan may sort or scan the jobs themselves.
+    # Other orders than that of the index merge the first few of each level; none may sort or scan the jobs.
     assert not any(re.match(r"SCAN (rowlock_jobs|first|j)\b", step) for step in steps), steps
     sorts = [step for step in steps if "TEMP B-TREE" in step]
-    assert not sorts or name in ("take_oldest", "take_newest"), steps
+    assert not sorts or "one_level" in CLAIMS.get(name, ""), steps
 
 
 @pytest.mark.parametrize("name", ["depth", "depth_of_queue"])
 def test_the_depth_is_read_from_the_ready_index_alone(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    (step,) = plan(other, name)
+    (step,) = plan(other, _QUERIES[name])
     assert "INDEX rowlock_jobs_ready" in step
     # Versions that do not call the index covering put the look into the table off, until a column is read.
     program = {row[1] for row in other.execute("EXPLAIN " + _QUERIES[name], {"queue": "q1"})}
@@ -174,7 +184,7 @@ def test_the_depth_is_read_from_the_ready_index_alone(
 def test_maintenance_and_reads_use_their_index(
     backlog: SqliteStore, other: sqlite3.Connection, name: str, index: str
 ) -> None:
-    steps = plan(other, name)
+    steps = plan(other, _QUERIES[name])
     assert any(index in step for step in steps), steps
 
 
@@ -188,7 +198,7 @@ def test_maintenance_and_reads_use_their_index(
 def test_finishing_goes_by_the_primary_key(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    assert plan(other, name) == ["SEARCH rowlock_jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+    assert plan(other, _QUERIES[name]) == ["SEARCH rowlock_jobs USING INTEGER PRIMARY KEY (rowid=?)"]
 
 
 def test_an_empty_queue_costs_no_write_transaction(store: SqliteStore, other: sqlite3.Connection) -> None:

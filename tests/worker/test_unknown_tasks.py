@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rowlock import Poller, Rowlock, State, retry
+from rowlock import Poller, Rowlock, State, endings
 from rowlock.worker import worker as workers
 from tests.eventually import eventually
 
@@ -69,7 +69,7 @@ def test_a_worker_that_does_not_know_a_task_leaves_its_jobs_to_those_who_do(
 @pytest.fixture
 def _for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody knows is put off for so long that it cannot become due by itself."""
-    monkeypatch.setattr(retry, "_UNKNOWN_FIRST", 300.0)
+    monkeypatch.setattr(endings, "_UNKNOWN_FIRST", 300.0)
 
 
 @pytest.mark.usefixtures("_for_long")

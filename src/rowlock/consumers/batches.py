@@ -1,6 +1,7 @@
 """Several rows in one run: how a function's answer is taken apart, so that each row is settled on its own.
 
-In between, the answer is JSON like any result: for each row ["ok", value] or ["error", text, for_ever].
+In between, the answer is JSON like any result: for each row ["ok", value] or ["error", text, event, never,
+wait].
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from rowlock.consumers.row import Row
-from rowlock.errors import Fail
+from rowlock.endings import Event, Facts, event_of, settled, text_of
+from rowlock.errors import Fail, RetryLater
 from rowlock.job import Ending, Outcome
-from rowlock.retry import Retry, describe, storable
+from rowlock.retry import Retry
 
 Member = tuple[int, int]  # a claim of the batch, and its failures so far
 
@@ -53,8 +55,8 @@ def _answers(result: Any, rows: list[Row], retry: Retry) -> list[Any]:
 def _answer(value: Any, retry: Retry) -> list[Any]:
     if not isinstance(value, BaseException):
         return ["ok", value]
-    for_ever = isinstance(value, (Fail, retry.never))
-    return ["error", storable(str(value) if isinstance(value, Fail) else describe(value)), for_ever]
+    wait = value.seconds if isinstance(value, RetryLater) else None
+    return ["error", text_of(value), event_of(value), isinstance(value, retry.never), wait]
 
 
 def taken_apart(outcome: Outcome, members: Sequence[Member], retry: Retry) -> list[Outcome]:
@@ -72,12 +74,6 @@ def _one(outcome: Outcome, claim: int, failures: int, answer: list[Any], retry: 
     plain = msgspec.structs.replace(outcome, id=claim, claim=claim, result=None)
     if answer[0] == "ok":
         return msgspec.structs.replace(plain, result=msgspec.json.encode(answer[1]).decode())
-    last = answer[2] or failures + 1 >= retry.max_attempts
-    return msgspec.structs.replace(
-        plain,
-        ending=Ending.FAILED if last else Ending.RETRY,
-        error=answer[1],
-        error_kind="fail" if answer[2] else "exception",
-        delay=None if last else retry.delay(failures + 1),
-        charge=1,
-    )
+    _, said, event, never, wait = answer
+    facts = Facts(failures=failures, never=never, wait=wait)
+    return settled(plain, Event(event), facts, retry, said)

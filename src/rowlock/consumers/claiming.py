@@ -14,9 +14,9 @@ import msgspec
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.row import to_text
 from rowlock.consumers.table import Table
+from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import WorkerGone
 from rowlock.job import Claim, ClaimRequest
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION
 from rowlock.stores.sql.session import Session
 
 _SWEEP_EVERY = 1.0  # seconds; in between a worker looks only at what lies beyond the last row it took

@@ -6,7 +6,7 @@ Every step says which claim it holds, and who holds it; what was lost changes no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import reason
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
+from rowlock.stores.sql.finishing import pause
 from rowlock.stores.sql.session import Session
 
 log = logging.getLogger("rowlock.consumer")
@@ -37,13 +38,12 @@ class Settling:
         tx: Session,
         worker: str,
         outcomes: Sequence[Outcome],
-        isolate: Mapping[int, int] | None = None,
     ) -> list[Outcome]:
         """Write the outcomes, each of one claim; returns those whose claims were lost."""
         lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
         passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
         lost = self._end(tx, worker, lasting) if lasting else []
-        return [*lost, *self._give_back(tx, worker, passing, isolate or {})] if passing else lost
+        return [*lost, *self._give_back(tx, worker, passing)] if passing else lost
 
     def settle_runs(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
@@ -145,9 +145,7 @@ class Settling:
         counts = tx.count_each("mark", given)
         return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
-    def _give_back(
-        self, tx: Session, worker: str, outcomes: list[Outcome], isolate: Mapping[int, int]
-    ) -> list[Outcome]:
+    def _give_back(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
         """Retries wait for their time; what was never tried is forgotten, and has its old place again."""
         form = self._consumer.form
         if form.holds:
@@ -157,7 +155,9 @@ class Settling:
             for charge in sorted({outcome.charge for outcome in outcomes}):
                 alike = _json([outcome.claim for outcome in outcomes if outcome.charge == charge])
                 tx.run("give_rows_back", ids=alike, worker=worker, charge=charge, **form.always())
-        forgettable = [one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None]
+        forgettable = [
+            one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None and not one.isolate
+        ]
         counts = tx.count_each(
             "forget_claim", [{"claim_number": one.claim, "worker": worker} for one in forgettable]
         )
@@ -172,13 +172,14 @@ class Settling:
                     "delay": one.delay or 0.0,
                     "charge": one.charge,
                     "event": str(one.ending),
-                    "isolate": isolate.get(one.claim, 0),
+                    "isolate": one.isolate,
                     "error": one.error,
                     "error_kind": one.error_kind,
                 }
                 for one in others
             ],
         )
+        pause(tx, [one for one, changed in zip(others, counts, strict=True) if changed], self._consumer.queue)
         return [one for one, changed in zip(others, counts, strict=True) if not changed]
 
 

@@ -6,25 +6,25 @@ All else (registration, beats, wake-ups, transactions) is the real store's; so a
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from rowlock import endings
 from rowlock.consumers.claiming import Claiming, key_text
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import Form, ages
 from rowlock.consumers.settling import Settling
 from rowlock.consumers.table import Table
+from rowlock.endings import LONGEST_ISOLATION, Event, Facts
 from rowlock.errors import DataRefused, Fail
 from rowlock.job import Claim, ClaimRequest, Ending, ExchangeResult, LogLine, Minute, Outcome, Report
 from rowlock.liveness import Lease
 from rowlock.stores.base import Rescue, Retention, Store
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION
-from rowlock.stores.sql.refusals import AGAIN_EVERY, REFUSED, RefusedOutcomes, Written, after_refusal
+from rowlock.stores.sql.refusals import AGAIN_EVERY, REFUSED, RefusedOutcomes, Written
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import SqlStore
 from rowlock.stores.sql.user_connection import UserConnection
@@ -34,7 +34,6 @@ log = logging.getLogger("rowlock.consumer")
 
 _BROKEN_NAMED = 5
 _AGES_EVERY = 5.0  # seconds between looks for rows that are too old
-_DIED = "worker_died"
 _SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
@@ -302,18 +301,11 @@ class ConsumerStore(RefusedOutcomes):
         """End a worker in good order; claims it still holds go back, free of charge."""
         with self._ground.reading(now) as session:
             rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=worker)
-        once = self._consumer.retry.max_attempts == 1
-        stopped = {"error": "its worker ended while it ran, and it is run at most once"} if once else {}
-        outcomes = [
-            self._refused_before(row)
-            or self._ended(
-                row, Ending.FAILED if once else Ending.RELEASED, "worker_stopped" if once else None, **stopped
-            )
-            for row in rows
-        ]
-        self._settle_apart(worker, outcomes, {}, now)
+        outcomes = [self._left(row, Event.STOPPED) for row in rows]
+        self._settle_apart(worker, outcomes, now)
         self.underlying.retire(worker, now)
-        if outcomes and not once:  # after its own row says that it is gone: those who are told must be others
+        if any(one.ending is Ending.RELEASED for one in outcomes):
+            # After its own row says that it is gone: those who are told must be others.
             self._ground.wake_readers(self._consumer.queue)
 
     def rescue(
@@ -354,67 +346,53 @@ class ConsumerStore(RefusedOutcomes):
     def _rescue_claims(
         self, holder: str, died: bool, died_by: float | None, now: float | None
     ) -> tuple[int, int]:
-        """Decide on each claim of a dead worker; started ones are charged, as jobs are."""
-        attempts = self._consumer.retry.max_attempts
-        outcomes = []
-        isolate: dict[int, int] = {}
+        """Decide on each claim of a dead worker."""
         with self._ground.reading(now) as session:
             rows = self._tx(session).rows("held_rows", consumer=self._consumer.name, worker=holder)
-        for row in rows:
-            claim, _, failures, started_at, error_kind, _ = row
-            began: float = 0.0 if started_at is None else started_at
-            charge = 2 if error_kind == _SPARED else 1
-            survived = math.ceil(died_by - began) if died_by is not None else 1
-            refused = self._refused_before(row)
-            if refused is not None:
-                outcomes.append(refused)
-            elif not died:
-                outcomes.append(self._ended(row, Ending.RELEASED))
-            elif started_at is None:  # with a delay it is remembered, and counts as started the next time
-                isolate[claim] = 1
-                outcomes.append(self._ended(row, Ending.RELEASED, _SPARED, delay=0.0))
-            elif failures + charge >= attempts:
-                error = f"its worker died under it; its budget of {attempts} attempts is used up"
-                outcomes.append(self._ended(row, Ending.FAILED, error=error, charge=charge))
-            else:
-                isolate[claim] = max(1, min(survived, LONGEST_ISOLATION))
-                outcomes.append(self._ended(row, Ending.RETRY, _DIED, charge=charge))
-        written = self._settle_apart(holder, outcomes, isolate, now)
+        event = Event.WORKER_DIED if died else Event.STOPPED
+        outcomes = [self._left(row, event, died_by) for row in rows]
+        written = self._settle_apart(holder, outcomes, now)
         gone = {one.claim for one in written.lost} | {claim for _, claim in written.unwritten}
         refused_now = {one.claim for one in written.refused}
         kept = [one for one in outcomes if one.claim not in gone]
         failed = sum(one.ending is Ending.FAILED or one.claim in refused_now for one in kept)
         return len(kept) - failed, failed
 
-    def _settle_apart(
-        self, holder: str, outcomes: Sequence[Outcome], isolate: Mapping[int, int], now: float | None
-    ) -> Written:
+    def _settle_apart(self, holder: str, outcomes: Sequence[Outcome], now: float | None) -> Written:
         """Write the outcomes, each of one claim, together or (if one is refused) apart."""
 
         def write(some: Sequence[Outcome]) -> list[Outcome]:
             with self._ground.writing(now) as session:
-                return self._settling.settle(self._tx(session), holder, some, isolate)
+                return self._settling.settle(self._tx(session), holder, some)
 
         return self.write_apart(holder, outcomes, write, now)
 
-    def _ended(self, row: Any, ending: Ending, kind: str | None = _DIED, **values: Any) -> Outcome:
-        """What becomes of a claim that is read by `held_rows`."""
-        claim, key, *_ = row
-        task, name = self._consumer.name, key_text(key)
-        return Outcome(id=claim, claim=claim, ending=ending, error_kind=kind, task=task, row=name, **values)
-
-    def _refused_before(self, row: Any) -> Outcome | None:
-        """What becomes of such a claim if nothing could be written for it while its worker lived."""
-        _, _, failures, started_at, kind, said = row
-        if kind != REFUSED or started_at is None:  # it could not even be taken, and was never begun
-            return None
-        plain = self._ended(row, Ending.RELEASED)
-        return after_refusal(plain, said or "", failures, self._consumer.retry.max_attempts)
+    def _left(self, row: Any, event: Event, died_by: float | None = None) -> Outcome:
+        """What becomes of a claim, as `held_rows` reads it, that its worker left behind."""
+        claim, key, failures, started_at, kind, said = row
+        began = started_at is not None
+        name, title = self._consumer.name, key_text(key)
+        plain = Outcome(id=claim, claim=claim, ending=Ending.RELEASED, task=name, row=title)
+        if kind == REFUSED and began:  # nothing could be written for it while its worker lived
+            event, text = Event.UNWRITABLE, said or ""
+        else:  # one that could not even be taken was never begun
+            text = endings.died(1) if event is Event.WORKER_DIED else ""
+        facts = Facts(
+            failures=failures,
+            began=began,
+            spared=kind == _SPARED,
+            lived=died_by - started_at if began and died_by is not None else 0.0,
+        )
+        outcome = endings.settled(plain, event, facts, self._consumer.retry, text)
+        if outcome.isolate and not began:  # it counts as started the next time
+            return msgspec.structs.replace(outcome, error=None, error_kind=_SPARED, delay=0.0)
+        return outcome
 
     # -- maintenance ----------------------------------------------------------------------------------
 
     def promote(self, most: int, now: float | None = None) -> int:
-        """Nothing to do: a row that is due is taken from where it stands."""
+        """End pauses whose time is over; a row that is due is taken from where it stands."""
+        self._ground.end_pauses(now)
         return 0
 
     def expire(self, most: int, now: float | None = None) -> int:
@@ -453,7 +431,7 @@ class ConsumerStore(RefusedOutcomes):
                         reset,
                     )
             if form.deadline is not None:
-                error = f"it was not begun within {form.deadline:g} s"
+                error = endings.not_begun_within(form.deadline)
                 late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
                 values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
@@ -501,8 +479,8 @@ class ConsumerStore(RefusedOutcomes):
             if self._consumer.due_at is not None:
                 first = tx.row("next_due")[0]
                 moments += [float(first) - tx.now] if first is not None else []
-            if due is not None:
-                moments.append(due - tx.now)
+            pause_over = tx.row("next_pause_over")[0]
+            moments += [moment - tx.now for moment in (due, pause_over) if moment is not None]
         return max(0.0, min(moments)) if moments else None
 
     def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:

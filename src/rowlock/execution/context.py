@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from rowlock import codec
+from rowlock import codec, endings
 from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTimedOut
+from rowlock.headline import storable
 from rowlock.job import Claim, LogLine, Progress, Report
-from rowlock.retry import storable
 
 if TYPE_CHECKING:
     import asyncio
@@ -125,13 +125,13 @@ class JobContext:
         """Stop here if somebody cancelled this job: raises, and the job ends `cancelled`."""
         self._raise_if_over()
         if self.cancelled:
-            raise CancelRequested("cancelled while it ran")
+            raise CancelRequested(endings.CANCELLED)
 
     def _raise_if_over(self) -> None:
         if self.lost:
-            raise ClaimLost(f"claim {self.claim} of {self.job.title} was lost; its result will not be kept")
+            raise ClaimLost(endings.lost(self.claim, self.job.title))
         if self.is_late:
-            raise RunTimedOut(f"it ran longer than its timeout of {self.timeout:g} s")
+            raise RunTimedOut(endings.timed_out(self.timeout or 0.0))
 
     # -- what a task writes ----------------------------------------------------------------------
 

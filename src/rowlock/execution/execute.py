@@ -9,24 +9,26 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import force_setattr
 
-from rowlock import codec
+from rowlock import codec, endings
+from rowlock.endings import Event, put_off
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
+from rowlock.execution import hooks as async_hooks
 from rowlock.execution.context import JobContext
+from rowlock.execution.hooks import Hook as Hook
 from rowlock.execution.residents import Residents
-from rowlock.headline import headline
+from rowlock.headline import describe, headline, storable
 from rowlock.job import Claim, Ending, Outcome
-from rowlock.retry import after_error, describe, put_off, storable
+from rowlock.retry import DEFAULT
 from rowlock.task import Task
 
 log = logging.getLogger("rowlock.run")
 
-Hook = Callable[[JobContext], Generator[None, Outcome, None]]
 _NONE = Residents()
 _LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
 
@@ -49,12 +51,14 @@ def execute(
             outcome = put_off(claim)
         elif not hooks:
             outcome = _run(claim, task, context, limit, residents)
+        elif task.is_async and any(map(async_hooks.is_async, hooks)):  # in a child process
+            outcome = asyncio.run(_run_hooked(claim, task, context, hooks, limit, residents))
         else:
             entered, failed = _entered(claim, task, context, hooks)
             outcome = failed or _run(claim, task, context, limit, residents)
             _left(claim, entered, outcome)
     except BaseException as error:
-        outcome = _internal(claim, error)
+        outcome = _internal(claim, error, task)
     finally:
         context.end(token)
         for lock in locks:
@@ -77,15 +81,13 @@ async def execute_async(
         for lock in residents.locks(task) if task.residents else ():
             await _acquired(lock)
             held.append(lock)
-        entered, failed = _entered(claim, task, context, hooks)
-        outcome = failed or await _run_async(claim, task, context, limit, residents)
-        _left(claim, entered, outcome)
+        outcome = await _run_hooked(claim, task, context, hooks, limit, residents)
     except asyncio.CancelledError:  # before it had begun
-        outcome = after_error(claim, _why_cancelled(context), task.retry)
+        outcome = _after_error(claim, _why_cancelled(context), task, context)
     except GeneratorExit:
         raise
     except BaseException as error:
-        outcome = _internal(claim, error)
+        outcome = _internal(claim, error, task)
     finally:
         context.end(token)
         for lock in held:
@@ -108,10 +110,17 @@ def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _internal(claim: Claim, error: BaseException) -> Outcome:
+def _after_error(claim: Claim, error: BaseException, task: Task[..., Any], context: JobContext) -> Outcome:
+    return endings.after_error(
+        claim, error, task.retry, cancel_requested=context.cancelled, lost=context.lost
+    )
+
+
+def _internal(claim: Claim, error: BaseException, task: Task[..., Any] | None) -> Outcome:
     """A run without an outcome would stay running for ever."""
     log.error("%s: its run could not be ended as it should", claim.title, exc_info=error)
-    return claim.ended(Ending.FAILED, error=storable(describe(error)), error_kind="internal")
+    retry = task.retry if task is not None else DEFAULT
+    return endings.ended(claim, Event.INTERNAL, retry, storable(describe(error)))
 
 
 def _log(claim: Claim, outcome: Outcome) -> None:
@@ -138,12 +147,13 @@ def _entered(
     entered: Entered = []
     try:
         for hook in hooks:
-            generator = hook(context)
-            next(generator)
-            entered.append(generator)
+            if not async_hooks.is_async(hook):
+                generator = cast("Generator[None, Outcome, None]", hook(context))
+                next(generator)
+                entered.append(generator)
     except BaseException as error:
         log.exception("%s: a hook raised before the run", claim.title)
-        return entered, after_error(claim, error, task.retry)
+        return entered, _after_error(claim, error, task, context)
     return entered, None
 
 
@@ -178,7 +188,7 @@ def _run(
         if hasattr(result, "__await__"):
             return asyncio.run(_awaited(result, claim, task, context, limit))
     except BaseException as error:
-        outcome = after_error(claim, error, task.retry)
+        outcome = _after_error(claim, error, task, context)
     else:
         outcome = _returned(result, claim, task, limit)
     if (transaction := context.open_transaction) is None:
@@ -186,6 +196,26 @@ def _run(
     with _Settling(claim, task, context, outcome) as settling:
         settling.outcome = transaction.settle(outcome, settling.report)
     return settling.outcome
+
+
+async def _run_hooked(
+    claim: Claim,
+    task: Task[..., Any],
+    context: JobContext,
+    hooks: Sequence[Hook],
+    limit: int,
+    residents: Residents,
+) -> Outcome:
+    if not hooks:
+        return await _run_async(claim, task, context, limit, residents)
+    entered, error = await async_hooks.enter(claim, context, hooks)
+    if error is None:
+        outcome = await _run_async(claim, task, context, limit, residents)
+    else:
+        asked = isinstance(error, asyncio.CancelledError)
+        outcome = _after_error(claim, _why_cancelled(context) if asked else error, task, context)
+    await async_hooks.leave(claim, entered, outcome)
+    return outcome
 
 
 async def _run_async(
@@ -198,7 +228,7 @@ async def _run_async(
     try:
         result = task.function(*args, **kwargs)
     except BaseException as error:
-        return after_error(claim, error, task.retry)
+        return _after_error(claim, error, task, context)
     if not hasattr(result, "__await__"):
         return _returned(result, claim, task, limit)
     return await _awaited(result, claim, task, context, limit)
@@ -211,8 +241,7 @@ def _prepared(
     try:
         args, kwargs = task.binding.arguments(claim.args_json)
     except Exception as error:  # it would fail the same way each time, so no attempt is burned
-        text = f"its arguments do not fit the task any more: {error}"
-        return claim.ended(Ending.FAILED, error=storable(text), error_kind="arguments")
+        return endings.ended(claim, Event.ARGUMENTS, task.retry, str(error))
     if task.binding.takes_context:
         args.insert(0, context)
     if task.residents:
@@ -228,11 +257,11 @@ async def _awaited(
         outcome = _returned(await result, claim, task, limit)
     except asyncio.CancelledError as error:
         asked = context.cancelled or context.lost or context.is_late
-        outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
+        outcome = _after_error(claim, _why_cancelled(context) if asked else error, task, context)
     except GeneratorExit:
         raise
     except BaseException as error:
-        outcome = after_error(claim, error, task.retry)
+        outcome = _after_error(claim, error, task, context)
     if (transaction := context.open_transaction) is None:
         return outcome
     with _Settling(claim, task, context, outcome) as settling:
@@ -243,10 +272,10 @@ async def _awaited(
 def _why_cancelled(context: JobContext) -> BaseException:
     """What the cancelled coroutine was told by it."""
     if context.cancelled:
-        return CancelRequested("cancelled while it ran")
+        return CancelRequested(endings.CANCELLED)
     if context.lost:
-        return ClaimLost(f"claim {context.claim} of {context.job.title} was lost")
-    return RunTimedOut(f"it ran longer than its timeout of {context.timeout or 0:g} s")
+        return ClaimLost(endings.lost(context.claim, context.job.title))
+    return RunTimedOut(endings.timed_out(context.timeout or 0.0))
 
 
 class _Settling:
@@ -272,7 +301,7 @@ class _Settling:
             return True
         if self.report is not None:
             self._context.give_back(self.report)
-        self.outcome = after_error(self._claim, error, self._task.retry)
+        self.outcome = _after_error(self._claim, error, self._task, self._context)
         return True
 
 
@@ -281,5 +310,5 @@ def _returned(result: Any, claim: Claim, task: Task[..., Any], limit: int) -> Ou
         text = codec.encode(result, f"the result of {task.name}", limit)
     except Exception as error:  # whatever a model raises when it is asked for its JSON
         reason = str(error) if isinstance(error, InvalidPayload) else describe(error)
-        return claim.ended(Ending.FAILED, error=storable(reason), error_kind="result")
+        return endings.ended(claim, Event.RESULT, task.retry, storable(reason))
     return claim.ended(Ending.COMPLETED, result=text)

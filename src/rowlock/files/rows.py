@@ -21,10 +21,9 @@ from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.settling import Settling
 from rowlock.files.tables import FileTable, Statements, Store, Transaction
-from rowlock.headline import headline
+from rowlock.headline import describe, headline, storable
 from rowlock.insights.filing import FileServiceRecord
 from rowlock.job import utc
-from rowlock.retry import describe, storable
 
 log = logging.getLogger("rowlock.ingest")
 

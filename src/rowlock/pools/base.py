@@ -5,14 +5,17 @@ A pool runs and reports; it never touches the store.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from rowlock.endings import Event, ended
 from rowlock.execution.context import JobContext
 from rowlock.execution.execute import Hook
-from rowlock.job import Claim, Ending, Outcome
+from rowlock.job import Claim, Outcome
+from rowlock.retry import DEFAULT
 from rowlock.task import Task
 
 
@@ -72,6 +75,13 @@ class Pool(Protocol):
         ...
 
 
+class CallersLoop(NamedTuple):
+    """The event loop of the program around a worker, and the thread that it runs in."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
+
+
 class Host(Protocol):
     """What a pool needs of the app."""
 
@@ -88,9 +98,9 @@ class Host(Protocol):
 
 def not_begun(run: Run) -> Outcome:
     """What becomes of a run that was cancelled, or whose claim was lost, while it waited for its turn."""
-    if run.context.lost:
-        return run.claim.ended(Ending.RELEASED)
-    return run.claim.ended(Ending.CANCELLED, error="cancelled before it began", error_kind="cancelled")
+    retry = run.task.retry if run.task is not None else DEFAULT
+    lost = run.context.lost
+    return ended(run.claim, Event.RELEASED, retry, began=False, cancel_requested=True, lost=lost)
 
 
 Ended = Sequence[tuple[Run, Outcome]]

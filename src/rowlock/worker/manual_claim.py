@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rowlock import codec
+from rowlock.endings import Event, after_error, ended
 from rowlock.errors import InvalidPayload
+from rowlock.headline import storable
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.options import check_seconds
-from rowlock.retry import Retry, after_error, storable
+from rowlock.retry import Retry
 
 
 class ManualClaim(Claim, frozen=True, kw_only=True):
@@ -31,7 +33,7 @@ class ManualClaim(Claim, frozen=True, kw_only=True):
         try:
             text = codec.encode(result, f"the result of {self.task}", self.limit)
         except InvalidPayload as error:
-            return self.settle(self.ended(Ending.FAILED, error=storable(str(error)), error_kind="result"))
+            return self.settle(ended(self, Event.RESULT, self.retry, storable(str(error))))
         return self.settle(self.ended(Ending.COMPLETED, result=text))
 
     def fail(self, error: BaseException | str) -> bool:
@@ -41,4 +43,4 @@ class ManualClaim(Claim, frozen=True, kw_only=True):
 
     def release(self, delay: float | None = None) -> bool:
         """Give the job back without charge, at once or after a delay."""
-        return self.settle(self.ended(Ending.RELEASED, delay=check_seconds("delay", delay)))
+        return self.settle(ended(self, Event.RELEASED, self.retry, wait=check_seconds("delay", delay)))

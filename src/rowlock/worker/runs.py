@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rowlock.endings import Event, after_error, ended, timed_out
 from rowlock.errors import RunTimedOut
 from rowlock.execution.context import JobContext
-from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.job import Claim, Outcome, Report
 from rowlock.pools.base import Ended, Pool, Run
-from rowlock.retry import DEFAULT, after_error
+from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Store
 from rowlock.task import Task
 from rowlock.worker.prefetch import HORIZON, Prefetch
@@ -84,6 +85,7 @@ class Runs:
         self._look_at = 0.0
         self.reporting = threading.Lock()  # held while reports are taken and written
         self.in_flight: dict[Key, Run] = {}
+        self.pausing: set[str] = set()  # queues that a run has asked to pause, until that is written
 
     def all_runs(self) -> list[Run]:
         """What is in hand at this moment."""
@@ -129,8 +131,12 @@ class Runs:
 
     def take(self, claims: Sequence[Claim], wanted: int) -> list[Claim]:
         """Hand the claims to their pools; returns those that belong to other workers."""
+        left: list[Claim] = []
+        if self.pausing:  # claimed before the pause was written
+            left = [claim for claim in claims if claim.queue in self.pausing]
+            claims = [claim for claim in claims if claim.queue not in self.pausing]
         if not claims:
-            return []
+            return left
         runs = self._runs_of(claims)
         fit = len(runs)
         for name, pool_state in self.pool_states.items():
@@ -149,7 +155,7 @@ class Runs:
                     self._limited.add(run)
         for name, batch in batches.items():
             self.pool_states[name].pool.submit(batch)
-        return list(claims[fit:])
+        return [*claims[fit:], *left]
 
     def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
         known: dict[str, tuple[Task[..., Any] | None, str, float]] = {}  # most claims are of few tasks
@@ -195,6 +201,9 @@ class Runs:
             return True
 
     def _put_down(self, run: Run, outcome: Outcome) -> None:
+        if outcome.pause:  # what was claimed ahead of its queue is not to begin; the rest comes again at once
+            self.pausing.add(run.claim.queue)
+            self.take_back_silently()
         report = None
         if run.context.spoke:
             with self.reporting:  # what the heartbeat has in hand is written before the claim ends
@@ -215,13 +224,12 @@ class Runs:
             deadline = run.context.deadline
             if deadline is None or moment < deadline + self._grace or not self._settle(run):
                 continue
-            error = RunTimedOut(
-                f"it ran longer than its timeout of {run.context.timeout:g} s and did not stop when told to"
-            )
+            error = RunTimedOut(timed_out(run.context.timeout or 0.0, stopped=False))
             log.error("%s: %s; it is abandoned", run.claim.title, error)
             self.pool_states[run.pool_name].pool.abandon(run)
             run.context.revoke()
-            self._put_down(run, after_error(run.claim, error, run.task.retry if run.task else DEFAULT))
+            asked = run.context.cancelled
+            self._put_down(run, after_error(run.claim, error, _retry(run), cancel_requested=asked))
 
     def time_to_next_deadline(self, longest: float) -> float:
         """Seconds until a run has to be given up, or a line has to be looked at."""
@@ -292,12 +300,14 @@ class Runs:
         for run in self.all_runs():
             if self._settle(run):
                 run.context.lost = True  # it may still be running: it is told at its next call
-                self._put_down(run, _given_back(run))
+                began, asked = run.context.began is not None, run.context.cancelled
+                outcome = ended(run.claim, Event.STOPPED, _retry(run), began=began, cancel_requested=asked)
+                self._put_down(run, outcome)
 
     def take_back_silently(self) -> None:
         """What has not begun goes back as it came."""
         for claim in self.take_back():
-            self._ended(claim.ended(Ending.RELEASED), None)
+            self._ended(ended(claim, Event.RELEASED, DEFAULT), None)
 
     def reports(self) -> list[tuple[JobContext, Report]]:
         """What the runs have said since the last time; `reporting` must be held."""
@@ -345,9 +355,5 @@ class Runs:
             one.pool.close()
 
 
-def _given_back(run: Run) -> Outcome:
-    budget = run.claim.max_attempts or (run.task.retry.max_attempts if run.task else 0)
-    if budget == 1 and run.context.began is not None:
-        error = "its worker ended while it ran, and it is run at most once"
-        return run.claim.ended(Ending.FAILED, error=error, error_kind="worker_stopped")
-    return run.claim.ended(Ending.RELEASED)
+def _retry(run: Run) -> Retry:
+    return run.task.retry if run.task else DEFAULT

@@ -17,7 +17,7 @@ from rowlock.errors import JobNotFound, RowlockError, WorkerGone, WrongState
 from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Outcome, Progress, Report, State
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Retention, Store
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 from tests.servers.postgres import fresh_schema
 from tests.stores.interleaving import meanwhile, rival_of
 from tests.stores.steps import (
@@ -402,7 +402,7 @@ def test_a_rescuer_whose_own_beat_is_old_rescues_nobody_until_it_has_beaten(stor
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_a_worker_that_was_declared_dead_claims_nothing(store: Store, strategy: str, count: int) -> None:
     stage = running(store)
     add(store, 3)

@@ -6,7 +6,8 @@ import pytest
 
 from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.base import Store
-from tests.stores.steps import add, end, events, job, state, take, worker
+from rowlock.strategies import names
+from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
 
 
 def late(seconds: float = 61.0) -> float:
@@ -141,6 +142,16 @@ def test_a_job_that_keeps_killing_its_workers_fails_and_says_so(store: Store) ->
     assert events(store, id) == ["rescued"] * 3
 
 
+def test_at_most_once_by_its_tasks_policy_means_that_a_stopped_worker_ends_it(store: Store) -> None:
+    (once,) = add(store, task="once", max_attempts=None)
+    (other,) = add(store, task="other", max_attempts=None)
+    who = worker(store, once=1, other=2)
+    take(store, who, 2)
+    store.retire(who)
+    assert (state(store, once), job(store, once).error_kind) == ("failed", "worker_stopped")
+    assert state(store, other) == "queued"
+
+
 def test_at_most_once_means_that_a_dead_worker_ends_it(store: Store) -> None:
     (id,) = add(store, max_attempts=1)
     take(store, worker(store))
@@ -202,6 +213,27 @@ def test_such_a_job_has_its_turn_also_in_the_last_of_several_queues(store: Store
         after = got.last_queue
         claimed.append([claim.id for claim in got.claims])
     assert [suspect] in claimed
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("strategy", names())
+def test_a_job_that_has_to_run_alone_is_claimed_ahead_of_the_line(
+    store: Store, strategy: str, count: int
+) -> None:
+    who = worker(store)
+    add(store, 10, queue="a", priority=9)
+    add(store, 2, queue="b", priority=-3)
+    (isolated,) = add(store, queue="b", priority=-5)
+    add(store, 3, queue="b", priority=9)
+    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5 WHERE id = {isolated}")
+    others = take(store, who, count, strategy=strategy, isolate=False)
+    assert len(others) == count and isolated not in [claim.id for claim in others]
+    assert {claim.queue for claim in take(store, who, count, strategy=strategy, queues=("a",))} == {"a"}
+    store.set_queue("b", paused=True)
+    assert {claim.queue for claim in take(store, who, count, strategy=strategy)} == {"a"}
+    store.set_queue("b", paused=False)
+    (alone,) = take(store, who, count, strategy=strategy)
+    assert alone.id == isolated
 
 
 @pytest.mark.parametrize(("lived", "isolate"), [(0.0, 10), (25.0, 35), (500.0, 60)])

@@ -9,14 +9,14 @@ import pytest
 
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 from tests.stores.draining import drain, drain_in_processes
 from tests.stores.steps import add, end, take, worker
 
 JOBS = 300
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> None:
     ids = add(store, JOBS // 2) + add(store, JOBS // 2, priority=3)
     done: list[int] = []

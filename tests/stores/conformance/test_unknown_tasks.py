@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rowlock.endings import put_off
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending
-from rowlock.retry import put_off
 from rowlock.stores.base import Store
-from rowlock.strategies import NAMES
+from rowlock.strategies import names
 from tests.stores.steps import add, end, events, job, new, run_sql, state, table, take, worker
 
 NOW = 1_800_000_000.0
@@ -34,7 +34,7 @@ def put_off_job(store: Store, **fields: Any) -> int:
 # -- what is left out --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 def test_a_claim_steps_over_the_tasks_that_it_leaves_out(store: Store, strategy: str) -> None:
     """Some are ahead, some behind, some have a queue or a level of priority for themselves."""
     who = worker(store)
@@ -83,7 +83,7 @@ def test_a_queue_that_is_paused_or_has_its_own_strategy_is_stepped_over_alike(
     assert claims == mine[::-1]
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", names())
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_job_that_has_to_run_alone_is_left_out_and_others_are_not_held_up(
     store: Store, strategy: str, count: int

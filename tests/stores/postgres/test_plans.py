@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from rowlock import strategies
 from rowlock.job import ClaimRequest, Ending, Outcome
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
-from rowlock.stores.postgres.dialect import statements
+from rowlock.stores.postgres.dialect import INDEXES, statements
 from rowlock.stores.postgres.session import PostgresSession
+from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.strategies import HIGHEST, LOWEST, NEWEST, Strategy, get_strategy, register
 from tests.eventually import eventually
 from tests.servers.folders import locked
 from tests.servers.postgres import PostgresServer, schema_url
@@ -85,14 +88,20 @@ VALUES: dict[str, Any] = {
     "unique_key": f"k{QUEUED[0] + 49}",
     "worker": "w1",
 }
-LINES = {"PRIORITY": "rowlock_jobs_ready", "FIFO": "rowlock_jobs_line", "LIFO": "rowlock_jobs_line"}
+# By the names of strategies, of which the last ones are registered for these tests alone.
+LINES = {
+    "PRIORITY": "rowlock_jobs_ready",
+    "FIFO": "rowlock_jobs_line",
+    "LIFO": "rowlock_jobs_line",
+    "LOWEST_NEWEST": "rowlock_jobs_ready",
+}
+OWN = (Strategy("LOWEST_NEWEST", (LOWEST, NEWEST)), Strategy("HIGHEST_NEWEST", (HIGHEST, NEWEST)))
 NAMED = ("q0", "q1", "q2", "q3")
 OTHER = ("other", "another")  # tasks that are left out
+# In a plain transaction.
 TAKES = {
-    "take_highest": "rowlock_jobs_ready",
-    "take_at_level": "rowlock_jobs_ready",
-    "take_oldest": "rowlock_jobs_line",
-    "take_newest": "rowlock_jobs_line",
+    **{f"take by {name}": line for name, line in LINES.items()},
+    "take at a level by WEIGHTED_RANDOM": "rowlock_jobs_ready",
 }
 FINISHES = (
     *(name for name in statements(SCHEMA) if name.startswith("finish_")),
@@ -104,7 +113,7 @@ OTHERS = (
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
     *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
-    *("put_off_jobs", "offer"),
+    *("put_off_jobs", "offer", "claim_isolated"),
     *("refused_jobs", "refused_of"),
 )
 
@@ -123,7 +132,7 @@ class Case(NamedTuple):
 def exchanges(
     queues: tuple[str, ...], count: int, after: str = "q1", blocks: int = 0, unknown: tuple[str, ...] = ()
 ) -> dict[str, Case]:
-    """Exchanges of the three fused strategies, with nothing, one or more to hand back."""
+    """Exchanges by strategies whose order an index has, with nothing, one or more to hand back."""
     return {
         f"{order} {count} of {' '.join(queues) or 'all'} for {done}{' but' * bool(unknown)}": Case(
             "exchange",
@@ -173,20 +182,17 @@ WHILE_IT_GROWS = {
     **{name: case for name, case in CLAIMS.items() if not case.done},
     **{f"{name} for 100": Case(name, {"count": 100}, line=line) for name, line in TAKES.items()},
     **{
-        f"drawn 1 of {' '.join(queues) or 'all'}": Case(
+        f"{name} {count} of {' '.join(queues) or 'all'}{' but' * bool(unknown)}": Case(
             "exchange",
             {},
             line="rowlock_jobs_ready",
-            request=ClaimRequest(count=1, strategy="WEIGHTED_RANDOM", queues=queues),
+            request=ClaimRequest(count=count, strategy=name, queues=queues, unknown=unknown),
         )
+        for name in ("WEIGHTED_RANDOM", "HIGHEST_NEWEST")
+        for count in (1, 8)
         for queues in ((), NAMED[:1])
+        for unknown in ((), OTHER)
     },
-    "drawn 1 of all but": Case(
-        "exchange",
-        {},
-        line="rowlock_jobs_ready",
-        request=ClaimRequest(count=1, strategy="WEIGHTED_RANDOM", unknown=OTHER),
-    ),
     "overdue_queued": Case("overdue_queued", {"count": 20}, line="rowlock_jobs_ready"),
     "oldest_queued": Case("oldest_queued", {}, line="rowlock_jobs_ready"),
     "levels": Case("levels", {}, line="rowlock_jobs_ready"),
@@ -218,6 +224,12 @@ class Sessions(NamedTuple):
 
     def sql(self, case: Case) -> tuple[str, dict[str, Any]]:
         """The statement and its values."""
+        if case.name.startswith("take "):
+            kind, _, name = case.name.rpartition(" by ")
+            claims = ClaimSql(statements(self.store.address.schema), INDEXES)
+            strategy = get_strategy(name)
+            sql = claims.take(strategy, False) if kind == "take" else claims.take_at_level(strategy)
+            return sql, VALUES | case.values
         if case.request is None:
             return statements(self.store.address.schema)[case.name], VALUES | case.values
         if (case.request, case.done) not in self.exchanges:
@@ -274,6 +286,15 @@ def sessions(url: str) -> Iterator[Sessions]:
         store.open()
         with closing(store.open_link()) as link:
             yield Sessions(store, link.connection, plain, {})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_strategies() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategies, "_STRATEGIES", dict(strategies._STRATEGIES))
+        for strategy in OWN:
+            register(strategy)
+        yield
 
 
 @pytest.fixture(scope="module", params=["postgres", "old_postgres"])

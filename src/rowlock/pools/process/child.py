@@ -26,6 +26,7 @@ from rowlock.execution.context import JobContext, current
 from rowlock.execution.execute import execute
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import stack_of
+from rowlock.headline import describe, storable
 from rowlock.job import Claim
 from rowlock.pools.process import log_forwarding
 from rowlock.pools.process.messages import (
@@ -48,7 +49,6 @@ from rowlock.pools.process.messages import (
     for_child,
 )
 from rowlock.pools.process.shared_status import SharedStatus
-from rowlock.retry import describe, storable
 
 _PR_SET_PDEATHSIG = 1
 _REPORT_INTERVAL_SECONDS = 0.02

@@ -17,8 +17,10 @@ from typing import Protocol
 
 import msgspec
 
+from rowlock.endings import Event, budget, ended
 from rowlock.execution.context import current
-from rowlock.job import Claim, Ending, Outcome
+from rowlock.headline import describe
+from rowlock.job import Ending, Outcome
 from rowlock.pools.base import Ended, Run
 from rowlock.pools.process import log_forwarding
 from rowlock.pools.process.messages import (
@@ -38,7 +40,7 @@ from rowlock.pools.process.messages import (
     UnwrittenReport,
 )
 from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
-from rowlock.retry import DEFAULT, Retry, after_error, describe
+from rowlock.retry import DEFAULT, Retry
 
 log = logging.getLogger("rowlock.process")
 
@@ -398,12 +400,8 @@ class ChildSupervisor:
         self._pool.put_back(again)
 
 
-class _Died(BaseException):
-    """Not an `Exception`: `Retry(never=(Exception,))` is about what the task raises."""
-
-
 def _may_run_once(run: Run) -> bool:
-    return (run.claim.max_attempts or _retry(run).max_attempts) == 1
+    return budget(run.claim.max_attempts, _retry(run)) == 1
 
 
 def _retry(run: Run) -> Retry:
@@ -413,29 +411,17 @@ def _retry(run: Run) -> Retry:
 def _after_death(run: Run, how: str) -> Outcome:
     """What becomes of the run during which its child died."""
     claim, context = run.claim, run.context
-    if context.lost:
-        outcome = claim.ended(Ending.RELEASED)
-    elif context.cancelled:
-        error = f"cancelled while it ran; it did not stop when told to, and {how}"
-        outcome = claim.ended(Ending.CANCELLED, error=error, error_kind="cancelled")
-    else:
-        outcome = _charge(claim, how, _retry(run))
-    return msgspec.structs.replace(
-        outcome,
-        run_seconds=max(0.0, time.monotonic() - (context.began or math.inf)),
-        wait_seconds=max(0.0, claim.taken - claim.due),
-    )
-
-
-def _charge(claim: Claim, how: str, retry: Retry) -> Outcome:
-    outcome = after_error(claim, _Died(), retry)
+    facts = {"lost": context.lost, "cancel_requested": context.cancelled}
+    outcome = ended(claim, Event.CHILD_DIED, _retry(run), how, **facts)
     if outcome.ending is Ending.RETRY:
         log.warning(
             "%s, attempt %d: %s; again in %.1f s",
             *(claim.title, claim.failures + 1, how, outcome.delay or 0.0),
         )
-        return msgspec.structs.replace(outcome, error=how, error_kind="worker_died")
-    budget = claim.max_attempts or retry.max_attempts
-    error = f"{how}; its budget of {budget} attempt{'s' if budget > 1 else ''} is used up"
-    log.error("%s failed: %s", claim.title, error)
-    return msgspec.structs.replace(outcome, error=error, error_kind="worker_died")
+    elif outcome.ending is Ending.FAILED:
+        log.error("%s failed: %s", claim.title, outcome.error)
+    return msgspec.structs.replace(
+        outcome,
+        run_seconds=max(0.0, time.monotonic() - (context.began or math.inf)),
+        wait_seconds=max(0.0, claim.taken - claim.due),
+    )

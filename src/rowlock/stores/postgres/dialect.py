@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rowlock.stores.sql import statements as queries
+from rowlock.stores.sql.claim_sql import LINE, READY, Order, at_level, first, holes
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS
 from rowlock.stores.sql.reading import JOB_COLUMNS
 from rowlock.stores.sql.statements import Statements
+from rowlock.strategies import Strategy
 
+INDEXES: tuple[Order, ...] = (READY, LINE)
 CHANNEL = "rowlock.wake."
 # A given time is for tests; else the server's clock decides, and always within the statement.
 _NOW = "coalesce(:now, statement_timestamp())"
@@ -102,21 +105,17 @@ _TYPES = {
 _CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
 )
-_ORDERS = {"PRIORITY": "priority DESC, position", "FIFO": "position", "LIFO": "position DESC"}
-DRAWN = "WEIGHTED_RANDOM"
 _PACKAGE = "rowlock.stores.postgres"
 
 
+# The holes of the statements: of a claim in a plain transaction, and of those that are no claims.
 _PLAIN = {
-    "queue": "",
-    "order": "position",
-    "turn": "{turn_all}",
-    "done": "",
-    "ended": "NULL",
-    "or_alone": "",
-    "awake": "",
-    "and_known": "",
+    "queue": ":queue",
+    "limit": "(SELECT :count)",
+    "weight": "0",
+    "if_usual": "",
     "started": "{started_if_slow}",
+    "and_known": "",
 }
 
 
@@ -138,33 +137,49 @@ def with_others(
 def exchange(
     schema: str | None,
     *,
-    strategy: str,
+    strategy: Strategy,
     many: bool,
     named: bool,
     done: str,
     asleep: bool,
     leaves_out: bool = False,
 ) -> str:
-    """The fused exchange for what is asked; `done` is "one" or "many" outcomes."""
+    """The fused exchange for what is asked; `done` is "one" or "many" outcomes. A draw is always for many."""
     parts = {
-        "here": "true",
-        "order": _ORDERS.get(strategy, ""),
-        "queue": ":queue" if named else "{next_in_turn}",
+        **holes(strategy),
+        "first": first(strategy.order, INDEXES),
         "turn": "{turn_named}" if named else "{turn_all}",
+        "of_these": " AND queue || '' = ANY (:names)" if named else "",
+        "of_these_names": " AND name = ANY (:names)" if named else "",
         "done": f"{{done_{done}}}",
         "ended": f"{{ended_{done}}}",
-        "or_alone": "{or_alone_waits}" if many else "",
         "awake": "{got_up}" if asleep else "",
         "and_known": " AND {known}" if leaves_out else "",
-        "started": "{started_if_slow}" if many else "{now}",
+        "or_in_vain": "",
     }
-    if many:
-        name = "exchange_many"
-    elif strategy == DRAWN:
-        name = "exchange_drawn"
-    else:  # there is no index of the newest first, queue by queue
-        name = "exchange_one" if named or strategy == "LIFO" else "exchange_next"
-    return _load(schema, "pyformat", parts)[name]
+    if not many:
+        # There is no index of the newest first, queue by queue.
+        form = "{exchange_one}" if named or strategy.order not in INDEXES else "{exchange_next}"
+        parts |= {
+            "queue": ":queue" if named else "{next_in_turn}",
+            "limit": "1",
+            "started": "{now}",
+            "or_own_order": "",
+            "if_usual": " AND {one_is_usual}",
+        }
+        return statements(schema).write(form, parts)
+    parts |= {"queue": "shares.queue", "limit": "shares.share", "or_own_order": "{any_own_order} OR "}
+    parts["shares"] = "{equal_shares}"
+    if strategy.draw:
+        parts |= {
+            "first": "{first_by_index}",
+            "order": parts["within"],
+            "at_level": at_level("shares.level"),
+            "or_in_vain": " OR {in_vain}",
+        }
+        weighed = parts | {"queue": "line.queue", "weight": strategy.draw.sql("level.priority")}
+        parts["shares"] = statements(schema).write("{drawn_shares}", weighed)
+    return statements(schema).write("{exchange_many}", parts)
 
 
 def _load(

@@ -5,17 +5,17 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from rowlock.job import Claim, ClaimRequest, Outcome
-from rowlock.stores.postgres.dialect import DRAWN, exchange
+from rowlock.stores.postgres.dialect import exchange
 from rowlock.stores.postgres.prepared import Row, Value
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION, left_out
+from rowlock.stores.sql.claiming import left_out
+from rowlock.strategies import get_strategy
 
-_STRATEGIES = ("PRIORITY", "FIFO", "LIFO")
 _TRUE = b"t"
 _NULL = msgspec.Raw(b"null")
 
@@ -59,6 +59,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
             unique_key=self.unique_key,
             meta_json=None if self.meta == _NULL else bytes(self.meta).decode(),
             isolate=self.isolate,
+            position=self.position,
             again=self.claim > 1,
         )
 
@@ -71,13 +72,15 @@ class Answer(msgspec.Struct, frozen=True):
     """What the statement said."""
 
     alive: bool
-    special: bool
+    configured: bool  # a queue is paused, or has a strategy of its own
+    special: bool  # a plain transaction has to do it
     lost: list[Outcome]
     claims: list[Claim]
 
     def leaves_places(self, request: ClaimRequest) -> bool:
-        """True if several queues were asked for their share, and one that has more could fill up the rest."""
-        return 1 < len(self.claims) < request.count and len({claim.queue for claim in self.claims}) > 1
+        """True if a queue or a level had less than its share, and others may have more than theirs."""
+        shared = get_strategy(request.strategy).draw or len({claim.queue for claim in self.claims}) > 1
+        return bool(shared) and 0 < len(self.claims) < request.count
 
 
 def is_usual(outcomes: Sequence[Outcome]) -> bool:
@@ -85,26 +88,21 @@ def is_usual(outcomes: Sequence[Outcome]) -> bool:
     return all(outcome.is_usual for outcome in outcomes)
 
 
-def fits(request: ClaimRequest) -> bool:
-    """True if one statement can claim: in an order that one index gives, or by one draw."""
-    return request.strategy in _STRATEGIES or is_drawn(request)
-
-
-def is_drawn(request: ClaimRequest) -> bool:
-    """True if one level is drawn, for one job of one queue."""
-    return request.strategy == DRAWN and request.count == 1 and len(request.queues) < 2
-
-
 def question(
-    schema: str | None, worker: str, outcomes: Sequence[Outcome], request: ClaimRequest, asleep: bool
+    schema: str | None,
+    worker: str,
+    outcomes: Sequence[Outcome],
+    request: ClaimRequest,
+    *,
+    asleep: bool,
+    many: bool,
 ) -> tuple[str, dict[str, Value]]:
-    """The statement, and its values."""
+    """The statement, and its values; in the form for `many` jobs or for one."""
     names = _in_turn(request)
-    many = request.count > 1 or len(names) > 1
     number, done = finished(outcomes)
     statement = exchange(
         schema,
-        strategy=request.strategy,
+        strategy=get_strategy(request.strategy),
         many=many,
         named=bool(names),
         done=number,
@@ -114,7 +112,7 @@ def question(
     values = {
         "worker": worker,
         "count": request.count,
-        "isolate": LONGEST_ISOLATION if request.isolate else 0,
+        "isolate": int(request.isolate),
         "after": request.after,
         "queue": names[0] if names else None,
         "names": _array(map(_quoted, names)),
@@ -123,6 +121,12 @@ def question(
         **done,
     }
     return statement, values
+
+
+def is_for_one(request: ClaimRequest) -> bool:
+    """True if one job of one queue is asked for, by an order: there is a shorter form for that."""
+    drawn = get_strategy(request.strategy).draw is not None
+    return request.count == 1 and len(request.queues) < 2 and not drawn
 
 
 def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
@@ -156,10 +160,10 @@ def _quoted(text: str | None) -> str:
 def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) -> Answer:
     """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
     (facts,) = [row for row in rows if row[0] is not None]
-    done: set[int] = set(_ids.decode(facts[2]) if facts[2] else ())
-    found = [_claim.decode(row[2] or b"") for row in rows if row[0] is None]
+    done: set[int] = set(_ids.decode(facts[3]) if facts[3] else ())
+    found = [_claim.decode(row[3] or b"") for row in rows if row[0] is None]
     if len(found) > 1:
-        found.sort(key=_ORDERS[request.strategy])
+        found = get_strategy(request.strategy).arranged(found)
         names = _in_turn(request)
         found.sort(
             key=lambda one: names.index(one.queue) if names else (one.queue <= request.after, one.queue)
@@ -167,6 +171,7 @@ def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) 
     return Answer(
         facts[0] == _TRUE,
         facts[1] == _TRUE,
+        facts[2] == _TRUE,
         [outcome for outcome in outcomes if outcome.id not in done],
         [one.as_claim() for one in found],
     )
@@ -176,10 +181,3 @@ def _in_turn(request: ClaimRequest) -> list[str]:
     """The named queues, beginning after the one served last."""
     start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
     return list(request.queues[start:] + request.queues[:start])
-
-
-_ORDERS: dict[str, Callable[[_Row], Any]] = {
-    "PRIORITY": lambda one: (-one.priority, one.position),
-    "FIFO": lambda one: one.position,
-    "LIFO": lambda one: -one.position,
-}

@@ -1,102 +1,100 @@
 -- The whole of a usual cycle in one statement and one round trip: completed runs go back, new claims come.
--- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {order} (of the
--- strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps), {and_known} (it leaves
--- tasks that it does not know to others).
--- What is not usual (a queue that is paused or has a strategy of its own; for many jobs also one that has to run alone)
--- claims nothing here: the statement says `special`, and it is done step by step. Each thing asked costs 10 us.
+-- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {first} (the first jobs
+-- by the strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps), {and_known} (it leaves
+-- tasks that it does not know to others), {of_these} (the queues are named).
+-- What is not usual claims nothing here. `configured` says that a queue is paused or has a strategy of its own: then the form
+-- for many jobs is asked, which looks at each queue. `special` says that a job waits that has to run alone, or that a
+-- queue has a strategy of its own: that is done in a plain transaction. Each thing asked costs 10 us.
 
 -- fragment: facts
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
-           EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL OR paused_at IS NOT NULL){or_alone} AS special)
+           EXISTS (SELECT 1 FROM rowlock_queues
+                   WHERE (strategy IS NOT NULL OR paused_at IS NOT NULL){of_these_names}) AS configured,
+           {or_own_order}EXISTS (
+               SELECT 1 FROM rowlock_jobs WHERE isolate > 0 AND state = 'queued' AND :isolate > 0{and_known}{of_these}
+                 AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)) AS special)
 
--- fragment: or_alone_waits
- OR EXISTS (SELECT 1 FROM rowlock_jobs WHERE isolate > 0 AND state = 'queued' AND :isolate > 0{and_known})
+-- fragment: any_own_order
+EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL{of_these_names})
 
 -- A row that says how it stands, with the ids that were finished, and a row for each claim. Both as JSON text: to read
 -- the columns one by one took 13 us per claim, this takes 7.
 -- fragment: answer
-SELECT alive, special, {ended} AS text FROM facts
+SELECT alive, configured, special{or_in_vain} AS special, {ended} AS text FROM facts
 UNION ALL
-SELECT NULL, NULL, text FROM taken
+SELECT NULL, NULL, NULL, text FROM taken
 
--- One job from one queue, also one that has to run alone, if `alone` says for how long at most.
--- name: exchange_one
+-- One job from one queue.
+-- fragment: exchange_one
 WITH done AS ({done}),
 {facts},
 taken AS (
     {taking}
-    WHERE j.id = (
-        SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = {queue} AND (isolate > :isolate) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
-        ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
+    WHERE j.id = ({first})
     RETURNING {claim_text} AS text){awake}
 {answer}
 
+-- fragment: one_is_usual
+(SELECT alive AND NOT configured AND NOT special FROM facts)
+
 -- The same from the next queue after the one served last: its first job is the next entry of the index. To ask for the
 -- queue first would step over the dead entries at its head twice (70 of 650 us).
--- name: exchange_next
+-- fragment: exchange_next
 WITH done AS ({done}),
 {facts},
 taken AS (
     {taking}
     WHERE j.id = coalesce(
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND queue > :after AND (isolate > :isolate) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND queue > :after AND (isolate > 0) IS NOT TRUE{and_known}{if_usual}
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED),
         (SELECT id FROM rowlock_jobs
-         WHERE {queued} AND (isolate > :isolate) IS NOT TRUE{and_known} AND (SELECT alive AND NOT special FROM facts)
+         WHERE {queued} AND (isolate > 0) IS NOT TRUE{and_known}{if_usual}
          ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
     RETURNING {claim_text} AS text){awake}
 {answer}
 
--- The same for WEIGHTED_RANDOM: each level draws a waiting time, the shortest wins, so that the chances are as the
--- weights. If others hold all of that level, nothing is claimed, and it is done step by step.
--- name: exchange_drawn
-WITH RECURSIVE asked AS MATERIALIZED (SELECT {queue} AS queue),
-level (priority) AS (
-    SELECT (SELECT priority FROM rowlock_jobs WHERE {queued} AND queue = (SELECT queue FROM asked)
-            ORDER BY priority DESC, position LIMIT 1)
-    UNION ALL
-    SELECT (SELECT priority FROM rowlock_jobs
-            WHERE {queued} AND queue = (SELECT queue FROM asked) AND priority < level.priority
-            ORDER BY priority DESC, position LIMIT 1)
-    FROM level WHERE level.priority IS NOT NULL),
-drawn AS MATERIALIZED (
-    SELECT priority FROM level WHERE priority IS NOT NULL
-    ORDER BY -ln(1.0 - random()) / greatest(1, 1 + priority) LIMIT 1),
-done AS ({done}),
-{facts},
-taken AS (
-    {taking}
-    WHERE j.id = (
-        SELECT id FROM rowlock_jobs
-        WHERE {queued} AND queue = (SELECT queue FROM asked) AND (isolate > :isolate) IS NOT TRUE{and_known}
-          AND priority >= (SELECT priority FROM drawn) AND priority <= (SELECT priority FROM drawn)
-          AND (SELECT alive AND NOT special FROM facts)
-        ORDER BY priority DESC, position LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING {claim_text} AS text){awake}
-{answer}
-
 -- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted.
--- name: exchange_many
+-- fragment: exchange_many
 WITH RECURSIVE {turn},
 done AS ({done}),
 {facts},
 line AS MATERIALIZED (
-    SELECT queue FROM turn WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL LIMIT :count),
+    SELECT queue FROM turn
+    WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL
+      AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+    LIMIT :count),
+shares AS MATERIALIZED ({shares}),
 picked AS MATERIALIZED (
-    SELECT job.id FROM line CROSS JOIN LATERAL (
-        SELECT id FROM rowlock_jobs WHERE {queued} AND queue = line.queue AND (isolate > 0) IS NOT TRUE{and_known}
-        ORDER BY {order}
-        LIMIT (SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)
-        FOR UPDATE SKIP LOCKED) job
+    SELECT job.id FROM shares CROSS JOIN LATERAL ({first}) job
     LIMIT :count),
 taken AS (
     {taking}
     WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
     RETURNING {claim_text} AS text){awake}
 {answer}
+
+-- fragment: share
+(SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)
+
+-- fragment: equal_shares
+SELECT queue, {share} AS share FROM line
+
+-- Each job of a share is drawn by itself: a number below the sum of the weights falls between two bounds. An aggregate
+-- keeps the order of the levels, as it comes.
+-- fragment: drawn_shares
+    SELECT queue, level, count(*) AS share FROM (
+        SELECT line.queue, filled.levels[width_bucket(random() * filled.total, filled.bounds)] AS level
+        FROM line CROSS JOIN LATERAL (
+            WITH RECURSIVE {level}
+            SELECT array_agg(priority) AS levels, array_agg(bound) AS bounds, max(bound) AS total FROM level) filled
+        CROSS JOIN generate_series(1, {share})) drawn
+    WHERE level IS NOT NULL GROUP BY queue, level
+
+-- All that was drawn is held by others, or was: a plain transaction passes the draws on to other levels.
+-- fragment: in_vain
+EXISTS (SELECT 1 FROM shares) AND NOT EXISTS (SELECT 1 FROM taken)
 
 -- fragment: got_up
 ,
@@ -131,12 +129,6 @@ coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} AND q
 -- An aggregate takes 20 us, also of one.
 -- fragment: ended_many
 CAST((SELECT json_agg(id) FROM done) AS text)
-
--- name: finish_one
-{done_one}
-
--- name: finish_many
-{done_many}
 
 -- A scalar, not EXISTS: that would be turned into a join that reads all that is queued (3.8 ms at 8,000).
 -- fragment: turn_named

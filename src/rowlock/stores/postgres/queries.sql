@@ -25,35 +25,37 @@ state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 
 -- fragment: known
 (task = ANY (ARRAY(SELECT json_array_elements_text(:unknown)))) IS NOT TRUE
 
--- name: take_highest
-{taking}
-WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
-    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
-RETURNING {claim}
+-- What a claim may take. Jobs that have to run alone have a statement of their own.
+-- fragment: eligible
+{queued} AND queue = {queue} AND (isolate > 0) IS NOT TRUE{and_known}
 
--- name: take_oldest
-{taking}
-WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
-    ORDER BY position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
-RETURNING {claim}
+-- The first jobs by an index that has the order; {if_usual} is a condition of the fused exchange.
+-- fragment: first_by_index
+SELECT id FROM rowlock_jobs WHERE {eligible}{at_level}{if_usual}
+ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 
--- name: take_newest
-{taking}
-WHERE j.id = ANY (ARRAY(
-    SELECT id FROM rowlock_jobs WHERE {queued} AND queue = :queue AND (isolate > :isolate) IS NOT TRUE AND {known}
-    ORDER BY position DESC LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
-RETURNING {claim}
-
--- Written as a range in the order of rowlock_jobs_ready: with `priority =` the planner may walk the whole line and leave
--- out the other levels (50 ms at 200,000 jobs).
--- name: take_at_level
-{taking}
-WHERE j.id = ANY (ARRAY(
+-- No index has the order: one level after the other, until there are enough.
+-- fragment: first_by_levels
+WITH RECURSIVE {level}
+SELECT of_level.id FROM (SELECT priority FROM level WHERE priority IS NOT NULL ORDER BY {levels_in_order}) filled
+CROSS JOIN LATERAL (
     SELECT id FROM rowlock_jobs
-    WHERE {queued} AND queue = :queue AND priority >= :level AND priority <= :level AND (isolate > :isolate) IS NOT TRUE AND {known}
-    ORDER BY priority DESC, position LIMIT (SELECT :count) FOR UPDATE SKIP LOCKED))
+    WHERE {eligible} AND priority >= filled.priority AND priority <= filled.priority{if_usual}
+    ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) of_level
+LIMIT {limit}
+
+-- fragment: take
+{taking}
+WHERE j.id = ANY (ARRAY({first}))
+RETURNING {claim}
+
+-- fragment: take_one
+{take}
+
+-- name: claim_isolated
+{taking}
+WHERE j.id = (
+    SELECT id FROM rowlock_jobs WHERE {isolated_for_us} ORDER BY position LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING {claim}
 
 -- The moment at which this transaction began: what the defaults of a new job are.
@@ -210,7 +212,8 @@ SELECT extract(epoch FROM least(
     (SELECT expires_at FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
      ORDER BY expires_at LIMIT 1),
     (SELECT min(beat_at + make_interval(secs => lease)) FROM rowlock_workers
-     WHERE dead_at IS NULL AND id <> :worker)) - {now})::float8
+     WHERE dead_at IS NULL AND id <> :worker),
+    (SELECT min(paused_until) FROM rowlock_queues)) - {now})::float8
 
 -- name: workers
 SELECT w.id, w.host, w.pid, w.version, CAST(w.queues AS json), CAST(w.tasks AS json), w.strategy, w.concurrency, w.started_at, w.beat_at,
@@ -268,10 +271,22 @@ WITH RECURSIVE level (priority) AS (
             ORDER BY priority DESC, position LIMIT 1)
     FROM level WHERE level.priority IS NOT NULL)
 
+-- The levels that have something to claim, highest first. The bound of a level is the sum of the weights before it;
+-- the last row has no level, and the sum of all.
+-- fragment: level
+level (priority, bound) AS (
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {eligible} ORDER BY priority DESC, position LIMIT 1),
+           CAST(0 AS double precision)
+    UNION ALL
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {eligible} AND priority < level.priority
+            ORDER BY priority DESC, position LIMIT 1),
+           level.bound + {weight}
+    FROM level WHERE level.priority IS NOT NULL)
+
 -- name: queue_after
 SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
 
--- A range, as in take_at_level: 0.2 ms instead of 40, if the last of 100,000 jobs have a level of their own.
+-- A range, as in claims of one level: 0.2 ms instead of 40, if the last of 100,000 jobs have a level of their own.
 -- name: oldest_queued
 {levels}
 SELECT min(first.run_at) FROM level CROSS JOIN LATERAL (

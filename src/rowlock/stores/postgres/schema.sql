@@ -62,7 +62,7 @@ CREATE UNIQUE INDEX rowlock_jobs_unique ON rowlock_jobs (task, unique_key)
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (state, id) WHERE state IN ('failed', 'cancelled');
 CREATE INDEX rowlock_jobs_expiring ON rowlock_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued');
-CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (queue) WHERE isolate > 0 AND state = 'queued';
+CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (position) WHERE isolate > 0 AND state = 'queued';
 
 CREATE TABLE rowlock_workers (
     id          text COLLATE "C" PRIMARY KEY, -- one incarnation; never used again
@@ -88,6 +88,7 @@ CREATE INDEX rowlock_workers_sleeping ON rowlock_workers (id) WHERE sleeping;
 CREATE TABLE rowlock_queues (
     name      text COLLATE "C" PRIMARY KEY,
     paused_at timestamptz,
+    paused_until timestamptz,               -- NULL: until somebody resumes it
     strategy  text
 );
 

@@ -52,8 +52,10 @@ class PostgresSession:
         values["now"] = self._now
         return prepared(statement).rows(self.link, values)
 
-    def take(self, name: str, /, **values: Any) -> list[Any]:
-        return self.rows(name, **values)  # one statement chooses, locks, marks and returns
+    def take(self, statement: str, /, **values: Any) -> list[Any]:
+        values["now"] = self._now  # one statement chooses, locks, marks and returns
+        rows: list[Any] = self._cursor.execute(statement, values, binary=True).fetchall()
+        return rows
 
     def using(self, statements: Mapping[str, str]) -> PostgresSession:
         """The same transaction with other statements."""

@@ -20,12 +20,13 @@ from rowlock.stores.base import Wake
 from rowlock.stores.postgres import fused, inserting, schema
 from rowlock.stores.postgres.connected import LOOKED_UP, ConnectedStore, log
 from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.dialect import INDEXES
 from rowlock.stores.postgres.faults import explain, is_lost
 from rowlock.stores.postgres.notifier import Listener, NoWake
 from rowlock.stores.postgres.prepared import prepared
 from rowlock.stores.postgres.session import PostgresSession, Witness
 from rowlock.stores.postgres.url import Address
-from rowlock.stores.sql.claiming import last_served, take
+from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import took_effect, without_expired
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.reading import refused_claims
@@ -47,6 +48,8 @@ class PostgresStore(ConnectedStore):
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__(address, busy_timeout=busy_timeout)
         self._insert = prepared(self.queries["insert_one"])
+        self._claim_sql = ClaimSql(self.queries, INDEXES)
+        self._has_configured = False  # a queue is paused or has a strategy of its own, as of the last look
         self._asleep: set[str] = set()  # workers of this process whose rows say that they sleep
 
     # -- producing -------------------------------------------------------------------------------
@@ -117,15 +120,9 @@ class PostgresStore(ConnectedStore):
         again: bool = False,
     ) -> ExchangeResult:
         writes_more = reports or minutes or again or not fused.is_usual(outcomes)
-        if request is None or request.count < 1 or writes_more or self.address.pooled:
-            got = super()._exchange(worker, outcomes, request, reports, minutes, now, again)
-        elif fused.fits(request):
+        if request is not None and request.count > 0 and not writes_more and not self.address.pooled:
             return self._fused(worker, outcomes, request, now)
-        else:
-            try:
-                got = self._step_by_step(worker, outcomes, request, now)
-            except StoreUnreachable as error:
-                raise self._unknown(error) from error
+        got = super()._exchange(worker, outcomes, request, reports, minutes, now, again)
         if got.claims and worker in self._asleep:
             self._get_up(worker)
         return got
@@ -161,28 +158,6 @@ class PostgresStore(ConnectedStore):
             OutcomeUnknown(f"{error}; what was written is looked up") if is_lost(error.__cause__) else error
         )
 
-    def _step_by_step(
-        self, worker: str, outcomes: Sequence[Outcome], request: ClaimRequest, now: float | None
-    ) -> ExchangeResult:
-        """For strategies that look before they take: each step is a statement of its own."""
-        lost: list[Outcome] = []
-        with self._read(now) as db:
-            if outcomes:
-                number, values = fused.finished(outcomes)
-                done = {row[0] for row in db.rows(f"finish_{number}", **values)}
-                lost = [outcome for outcome in outcomes if outcome.id not in done]
-            alive, has_settings, has_isolated, next_queue = db.row(
-                "claim_facts", worker=worker, after=request.after
-            )
-            if not alive and not outcomes:
-                raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            settings = db.rows("queue_settings") if has_settings else []
-            claims = []
-            if alive and next_queue is not None:
-                claims = take(db, worker, request, settings, has_isolated, next_queue)
-        last = last_served(claims, request, has_isolated)
-        return ExchangeResult(self._in_time(worker, claims, now), lost, last)
-
     def _in_time(self, worker: str, claims: list[Claim], now: float | None) -> list[Claim]:
         """Without those whose deadline to start has passed; most often there are none."""
         if all(claim.deadline is None or claim.deadline > claim.taken for claim in claims):
@@ -194,13 +169,17 @@ class PostgresStore(ConnectedStore):
         self, worker: str, outcomes: Sequence[Outcome], request: ClaimRequest, now: float | None
     ) -> ExchangeResult:
         """The whole cycle in one statement and one round trip."""
+        one = fused.is_for_one(request) and not self._has_configured
         asleep = worker in self._asleep
-        statement, values = fused.question(self.address.schema, worker, outcomes, request, asleep)
+        statement, values = fused.question(
+            self.address.schema, worker, outcomes, request, asleep=asleep, many=not one
+        )
         try:
             with self._read(now) as db:
                 answer = fused.answer(db.ask(statement, values), outcomes, request)
         except StoreUnreachable as error:
             raise self._unknown(error) from error
+        self._has_configured = answer.configured
         if answer.claims:
             self._asleep.discard(worker)  # the statement has cleared the mark in its row
         claims = answer.claims
@@ -208,8 +187,11 @@ class PostgresStore(ConnectedStore):
         try:
             if not answer.alive:
                 raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            if answer.special or (fused.is_drawn(request) and not claims):
-                got = self._step_by_step(worker, (), request, now)
+            if answer.special or (one and answer.configured):
+                ask_again = super()._exchange if answer.special else self._exchange
+                got = ask_again(worker, (), request, now=now)
+                if got.claims and worker in self._asleep:
+                    self._get_up(worker)
                 return ExchangeResult(got.claims, answer.lost, got.last_queue)
             if answer.leaves_places(request):
                 rest = msgspec.structs.replace(request, count=request.count - len(claims), isolate=False)

@@ -1,11 +1,12 @@
 """The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
 
-Decides what to take; how rows are locked and taken is in each database's `take_` statements.
+Decides what to take; how rows are found, locked and marked is in the statements of `claim_sql`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,53 +14,9 @@ import msgspec
 
 from rowlock.errors import ConfigurationError
 from rowlock.job import Claim, ClaimRequest
+from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.session import Session
-from rowlock.strategies import get_strategy
-
-LONGEST_ISOLATION = 60  # seconds that a job may ask to run without company
-
-
-class SqlShelf:
-    """One queue's queued jobs, as a strategy sees them inside a claim."""
-
-    def __init__(self, tx: Session, worker: str, queue: str, isolate: bool, request: ClaimRequest) -> None:
-        self._tx = tx
-        self._values: dict[str, Any] = {
-            "worker": worker,
-            "queue": queue,
-            "isolate": LONGEST_ISOLATION if isolate else 0,
-            "unknown": left_out(request),
-        }
-        self._quick = list(request.quick)
-
-    # RETURNING has no order on any of the databases: sort by what the statement chose by.
-
-    def highest(self, count: int) -> list[Claim]:
-        rows = self._tx.take("take_highest", count=count, quick=self._quick, **self._values)
-        rows.sort(key=lambda row: (-row[5], row[-1]))
-        return [claim_of(row) for row in rows]
-
-    def oldest(self, count: int) -> list[Claim]:
-        return self._by_position(self._tx.take("take_oldest", count=count, quick=self._quick, **self._values))
-
-    def newest(self, count: int) -> list[Claim]:
-        return self._by_position(
-            self._tx.take("take_newest", count=count, quick=self._quick, **self._values)
-        )[::-1]
-
-    def oldest_at(self, level: int, count: int) -> list[Claim]:
-        return self._by_position(
-            self._tx.take("take_at_level", level=level, count=count, quick=self._quick, **self._values)
-        )
-
-    def levels(self) -> list[int]:
-        return [row[0] for row in self._tx.rows("levels", **self._values)]
-
-    @staticmethod
-    def _by_position(rows: list[Any]) -> list[Claim]:
-        rows.sort(key=lambda row: row[-1])
-        return [claim_of(row) for row in rows]
-
+from rowlock.strategies import Strategy, get_strategy
 
 CLAIM_COLUMNS = (
     *("id", "claim", "task", "queue", "args", "priority", "failures", "max_attempts", "created_at", "run_at"),
@@ -86,52 +43,82 @@ def claim_of(row: Any) -> Claim:
         unique_key=row[13],
         meta_json=row[14],
         isolate=row[15],
+        position=row[16],
         again=row[1] > 1,
     )
 
 
-def take(
-    tx: Session,
-    worker: str,
-    request: ClaimRequest,
-    settings: list[Any],
-    has_isolated: bool,
-    next_queue: str | None,
-) -> list[Claim]:
-    """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked.
+class Claiming:
+    """One worker's claims inside one transaction."""
 
-    Without `has_alone`, no job waits that has to run alone.
-    """
-    overrides = {name: strategy for name, _, strategy in settings if strategy}
-    claims: list[Claim] = []
+    def __init__(self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest) -> None:
+        self._tx = tx
+        self._sql = sql
+        self._request = request
+        self._values: dict[str, Any] = {
+            "worker": worker,
+            "unknown": left_out(request),
+            "quick": list(request.quick),
+        }
 
-    def take_from(queue: str, count: int, isolate: bool) -> int:
+    def take(self, settings: list[Any], has_isolated: bool, next_queue: str | None) -> list[Claim]:
+        """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
+        request = self._request
+        if has_isolated and request.isolate and (claim := self._take_isolated()):
+            return [claim]  # its last worker died under it: it gets no neighbours that it could take along
+        overrides = {name: strategy for name, _, strategy in settings if strategy}
+        claims: list[Claim] = []
+        # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
+        line = queues_in_turn(self._tx, request, settings, next_queue)
+        queues = list(islice(line, request.count))
+        while queues and len(claims) < request.count:
+            still_full = []
+            for index, queue in enumerate(queues):
+                share = -(-(request.count - len(claims)) // (len(queues) - index))
+                if share > 0:
+                    got = self._take_from(queue, self._strategy(overrides.get(queue)), share)
+                    claims += got
+                    if len(got) == share:
+                        still_full.append(queue)
+            queues = still_full
+            if not queues and (request.unknown or has_isolated):  # all that these had may have been left out
+                queues = list(islice(line, request.count - len(claims)))
+        return claims
+
+    def _strategy(self, override: str | None) -> Strategy:
         try:
-            strategy = get_strategy(overrides.get(queue, request.strategy))
-        except ConfigurationError:  # set by a newer version: this one goes on in its own order
-            strategy = get_strategy(request.strategy)
-        got = strategy.take(SqlShelf(tx, worker, queue, isolate, request), count)
-        claims.extend(got)
-        return len(got)
+            return get_strategy(override or self._request.strategy)
+        except ConfigurationError:  # another process has registered it: this one goes on in its own order
+            return get_strategy(self._request.strategy)
 
-    # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
-    line = queues_in_turn(tx, request, settings, next_queue)
-    queues = list(islice(line, request.count))
-    if has_isolated and request.isolate:
-        while queues and not take_from(queues[0], 1, isolate=True):  # all that it has is left out, or held
-            queues = queues[1:] or list(islice(line, 1))
-        if claims and claims[0].isolate:
-            return claims  # its last worker died under it: it gets no neighbours that it could take along
-    while queues and len(claims) < request.count:
-        still_full = []
-        for index, queue in enumerate(queues):
-            share = -(-(request.count - len(claims)) // (len(queues) - index))
-            if share > 0 and take_from(queue, share, isolate=False) == share:
-                still_full.append(queue)
-        queues = still_full
-        if not queues and request.unknown:  # all that these had may have been left out
-            queues = list(islice(line, request.count - len(claims)))
-    return claims
+    def _take_isolated(self) -> Claim | None:
+        queues = self._request.queues
+        rows = self._tx.take(
+            self._sql.isolated,
+            all=int(not queues),
+            queues=msgspec.json.encode(queues).decode(),
+            **self._values,
+        )
+        return claim_of(rows[0]) if rows else None
+
+    def _take_from(self, queue: str, strategy: Strategy, count: int) -> list[Claim]:
+        values = {"queue": queue, **self._values}
+        if strategy.draw is None:
+            rows = self._tx.take(self._sql.take(strategy, count == 1), count=count, **values)
+        else:
+            rows = self._draw(strategy, count, values)
+        return strategy.arranged(map(claim_of, rows))
+
+    def _draw(self, strategy: Strategy, count: int, values: dict[str, Any]) -> list[Any]:
+        rows: list[Any] = []
+        levels = [row[0] for row in self._tx.rows("levels", queue=values["queue"])]
+        while levels and len(rows) < count:
+            for level, wanted in Counter(strategy.drawn(levels, count - len(rows))).items():
+                won = self._tx.take(self._sql.take_at_level(strategy), level=level, count=wanted, **values)
+                rows += won
+                if len(won) < wanted:  # this level ran out: the draws it could not serve are drawn again
+                    levels.remove(level)
+        return rows
 
 
 def left_out(request: ClaimRequest) -> str | None:
@@ -146,14 +133,6 @@ def has_work(db: Session, request: ClaimRequest, settings: list[Any]) -> bool:
         unknown is None or db.row("queue_has_work", queue=queue, unknown=unknown)
         for queue in queues_in_turn(db, request, settings)
     )
-
-
-def last_served(claims: Sequence[Claim], request: ClaimRequest, has_isolated: bool) -> str:
-    """The queue after which the next claim begins."""
-    if not claims:
-        return request.after
-    # A job that has to run alone is only looked for in the first queue: each has to be that one in its turn.
-    return claims[0 if has_isolated else -1].queue
 
 
 def queues_in_turn(

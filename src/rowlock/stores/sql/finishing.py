@@ -5,26 +5,29 @@ Every write says which claim it holds, and tells when that claim was lost.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from rowlock import endings
+from rowlock.endings import Event, Facts
 from rowlock.job import EVERY_TASK, Claim, Ending, Outcome, Report, State
-from rowlock.stores.sql.claiming import LONGEST_ISOLATION
-from rowlock.stores.sql.refusals import after_refusal
+from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.sql.session import Session
 
 KEPT_LINES = 500
-DEADLINE_PASSED = "its deadline to start (expires) has passed"
-_DEFAULT_ATTEMPTS = 3
 _AFTER = {
     Ending.COMPLETED: (State.COMPLETED,),
     Ending.FAILED: (State.FAILED,),
     Ending.CANCELLED: (State.CANCELLED,),
     Ending.RETRY: (State.SCHEDULED, State.QUEUED, State.CANCELLED),
     Ending.RELEASED: (State.QUEUED, State.SCHEDULED, State.CANCELLED),
+}
+_FATES = {
+    Ending.RELEASED: State.QUEUED,
+    Ending.FAILED: State.FAILED,
+    Ending.CANCELLED: State.CANCELLED,
 }
 
 
@@ -68,7 +71,15 @@ def finish(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcom
         return []
     known = _known_to_others(tx, worker, [one for one in outcomes if one.unless_known])
     changed = take_steps(tx, [ending(worker, outcome, known) for outcome in outcomes])
+    pause(tx, [one for one, written in zip(outcomes, changed, strict=True) if written])
     return [outcome for outcome, written in zip(outcomes, changed, strict=True) if not written]
+
+
+def pause(tx: Session, outcomes: Sequence[Outcome], queue: str | None = None) -> None:
+    """Pause the queues of the outcomes that ask for it; `queue` is that of all of them, if given."""
+    for one in outcomes:
+        if one.pause:
+            tx.run("pause_for", name=queue or one.queue, delay=one.delay or 0.0)
 
 
 def _known_to_others(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> set[tuple[str, str]]:
@@ -103,8 +114,9 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
     }
     if outcome.is_usual:
         return Step("finish_completed", values, None)
-    if outcome.unless_known and (outcome.task, outcome.queue) in known:  # back at once, as if untouched
-        values |= {"delay": None, "error": None, "error_kind": None}
+    if outcome.unless_known and (outcome.task, outcome.queue) in known:
+        at_once = endings.decide(Event.KNOWN_ELSEWHERE, Facts(), DEFAULT)
+        values |= {"delay": at_once.delay, "error": None, "error_kind": at_once.kind}
     history = history_of(
         outcome.id,
         outcome.claim,
@@ -114,6 +126,8 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
         error=outcome.error,
         error_kind=outcome.error_kind,
     )
+    if outcome.isolate:
+        return Step("rescue_requeue", {**values, "isolate": outcome.isolate}, history)
     return Step(f"finish_{outcome.ending}", values, history)
 
 
@@ -173,13 +187,15 @@ def without_expired(tx: Session, worker: str, claims: list[Claim]) -> list[Claim
 
 def expire(tx: Session, jobs: Sequence[tuple[int, int]], worker: str | None = None) -> None:
     """Fail jobs (with their claim numbers) whose deadline has passed, unless they came to something else."""
+    kind = endings.decide(Event.EXPIRED, Facts(), DEFAULT).kind
+    said: dict[str, Any] = {"error": endings.EXPIRED, "error_kind": kind}
     take_steps(
         tx,
         [
             Step(
                 "expire",
-                {"id": job, "claim": claim, "error": DEADLINE_PASSED},
-                history_of(job, claim, "expired", worker=worker, error=DEADLINE_PASSED, error_kind="expired"),
+                {"id": job, "claim": claim, **said},
+                history_of(job, claim, "expired", worker=worker, **said),
             )
             for job, claim in jobs
         ],
@@ -208,37 +224,22 @@ def fates_of(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) ->
     before, too, because it may only have waited then.
     """
     fates: list[Fate] = []
-    for job, claim, failures, budget, started_at, cancel_requested_at, task, isolate, _ in tx.rows(
-        "held_by", worker=worker
-    ):
+    for row in tx.rows("held_by", worker=worker):
+        job, claim, _, _, started_at, _, task, isolate, _ = row
         deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)
-        was_spared = isolate > 0 and deaths > 0 == charged  # one that has ended since has shown that it can
-        charge = 0 if started_at is None else 2 if was_spared else 1
-        attempts = budget or tasks.get(task, {}).get("max_attempts") or _DEFAULT_ATTEMPTS
-        error = None
-        values: dict[str, Any] = {"id": job, "claim": claim}
-        if cancel_requested_at is not None:
-            statement, fate = "finish_cancelled", State.CANCELLED
-            values |= {"error": None, "error_kind": "worker_died"}
-        elif charge and failures + charge >= attempts:
-            statement, fate = "finish_failed", State.FAILED
-            times = f"{deaths + 1} times" if deaths else "once"
-            error = f"its worker died {times} under it; its budget of {attempts} attempts is used up"
-            values |= {"charge": charge, "error": error, "error_kind": "worker_died"}
-        else:
-            statement, fate = "rescue_requeue", State.QUEUED
-            survived = 0 if started_at is None else math.ceil(died_by - started_at)
-            values |= {"charge": charge, "isolate": max(1, min(survived, LONGEST_ISOLATION))}
-        history = history_of(
-            job,
-            claim,
-            "rescued",
-            worker=worker,
-            started_at=started_at,
-            error=error,
-            error_kind="worker_died",
+        facts = msgspec.structs.replace(
+            _facts(row),
+            spared=isolate > 0 and deaths > 0 == charged,
+            lived=0.0 if started_at is None else died_by - started_at,
         )
-        fates.append(Fate(Step(statement, values, history), fate, task))
+        outcome = endings.settled(
+            _plain(row), Event.WORKER_DIED, facts, policy_of(tasks, task), endings.died(deaths + 1)
+        )
+        step = ending(worker, outcome)
+        assert step.history is not None
+        error = outcome.error if outcome.ending is Ending.FAILED else None
+        history = {**step.history, "event": "rescued", "error": error, "error_kind": "worker_died"}
+        fates.append(Fate(step._replace(history=history), _FATES[outcome.ending], task))
     return fates
 
 
@@ -259,29 +260,41 @@ def take_fates(tx: Session, fates: Sequence[Fate]) -> list[State]:
 def given_back(tx: Session, worker: str) -> list[Outcome]:
     """What becomes of the claims that a worker still holds when it ends in good order."""
     held = tx.rows("held_by", worker=worker)
-    refused = dict(tx.rows("refused_of", worker=worker)) if held else {}
-    return [_given_back(refused.get(row[0]), *row) for row in held]
+    if not held:
+        return []
+    refused = dict(tx.rows("refused_of", worker=worker))
+    known = tx.row("tasks_of", worker=worker)
+    tasks = msgspec.json.decode(known[0]) if known else {}
+    return [_given_back(row, refused.get(row[0]), policy_of(tasks, row[6])) for row in held]
 
 
-def _given_back(
-    refused: str | None,
-    job: int,
-    claim: int,
-    failures: int,
-    budget: int | None,
-    started_at: float | None,
-    _cancel_requested_at: float | None,
-    task: str,
-    _alone: int,
-    queue: str,
-) -> Outcome:
-    plain = Outcome(id=job, claim=claim, ending=Ending.RELEASED, task=task, queue=queue, started=started_at)
+def _given_back(row: Any, refused: str | None, retry: Retry) -> Outcome:
     if refused is not None:  # it has run, and the database refused what it came to: that was an attempt
-        return after_refusal(plain, refused, failures, budget or _DEFAULT_ATTEMPTS)
-    if budget == 1 and started_at is not None:
-        error = "its worker ended while it ran, and it is run at most once"
-        return msgspec.structs.replace(plain, ending=Ending.FAILED, error=error, error_kind="worker_stopped")
-    return plain
+        return endings.settled(_plain(row), Event.UNWRITABLE, _facts(row), retry, refused)
+    return endings.settled(_plain(row), Event.STOPPED, _facts(row), retry)
+
+
+def policy_of(tasks: dict[str, Any], task: str) -> Retry:
+    """What a worker's row says of the policy of a task."""
+    attempts = tasks.get(task, {}).get("max_attempts")
+    return Retry(max_attempts=attempts) if attempts else DEFAULT
+
+
+def _plain(row: Any) -> Outcome:
+    """A claim that is read by `held_by`, of which nothing is decided yet."""
+    job, claim, _, _, started_at, _, task, _, queue = row
+    return Outcome(id=job, claim=claim, ending=Ending.RELEASED, task=task, queue=queue, started=started_at)
+
+
+def _facts(row: Any) -> Facts:
+    _, claim, failures, max_attempts, started_at, cancel_requested_at, *_ = row
+    return Facts(
+        failures=failures,
+        max_attempts=max_attempts,
+        claims=claim,
+        began=started_at is not None,
+        cancel_requested=cancel_requested_at is not None,
+    )
 
 
 def _json(value: Any) -> str:

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from rowlock.endings import Event, Facts, settled
 from rowlock.errors import DataRefused, WorkerGone
-from rowlock.headline import headline
-from rowlock.job import ClaimRequest, Ending, ExchangeResult, Key, Minute, Outcome, Report
-from rowlock.retry import storable
+from rowlock.headline import headline, storable
+from rowlock.job import ClaimRequest, ExchangeResult, Key, Minute, Outcome, Report
+from rowlock.retry import DEFAULT
 
 log = logging.getLogger("rowlock.refused")
 
@@ -46,28 +47,7 @@ def apart(
 
 def failure(outcome: Outcome, error: DataRefused) -> Outcome:
     """What a run comes to whose outcome is refused."""
-    return msgspec.structs.replace(
-        outcome,
-        ending=Ending.FAILED,
-        result=None,
-        error=storable(f"refused by the database: {error.said}"),
-        error_kind=REFUSED,
-        delay=None,
-        charge=1,
-    )
-
-
-def after_refusal(claim: Outcome, said: str, failures: int, attempts: int) -> Outcome:
-    """What becomes of a claim of which nothing could be written, once its worker has ended."""
-    last = failures + 1 >= attempts
-    return msgspec.structs.replace(
-        claim,
-        ending=Ending.FAILED if last else Ending.RETRY,
-        error=said,
-        error_kind=REFUSED,
-        delay=None if last else 0.0,
-        charge=1,
-    )
+    return settled(outcome, Event.REFUSED, Facts(), DEFAULT, error.said)
 
 
 class Written(msgspec.Struct):

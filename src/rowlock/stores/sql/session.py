@@ -33,8 +33,8 @@ class Session(Protocol):
         """The same; returns how many rows each of them changed."""
         ...
 
-    def take(self, name: str, /, **values: Any) -> list[Any]:
-        """The claims that a `take_` statement chooses, in any order, marked as running."""
+    def take(self, statement: str, /, **values: Any) -> list[Any]:
+        """The claims that a statement of `claim_sql` chooses, in any order, marked as running."""
         ...
 
     def row(self, name: str, /, **values: Any) -> Any:

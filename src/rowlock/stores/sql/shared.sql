@@ -80,12 +80,16 @@ UPDATE rowlock_jobs
 SET state = 'cancelled', finished_at = {now}, error = :error, error_kind = :error_kind, isolate = 0
 WHERE id = :id AND claim = :claim AND {running}
 
+-- A cancel that arrives while the run ends counts as one that was known: it costs nothing.
+-- fragment: charge
+CASE WHEN cancel_requested_at IS NULL THEN :charge ELSE 0 END
+
 -- A retry of a job whose cancel was asked for becomes cancelled.
 -- name: finish_retry
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    run_at = {now+delay}, failures = failures + :charge, error = :error, error_kind = :error_kind,
+    run_at = {now+delay}, failures = failures + {charge}, error = :error, error_kind = :error_kind,
     isolate = 0, claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
@@ -164,6 +168,9 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker
 SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, isolate, queue
 FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 
+-- name: tasks_of
+SELECT CAST(tasks AS text) FROM rowlock_workers WHERE id = :worker
+
 -- name: refused_of
 SELECT j.id, h.error FROM rowlock_jobs j JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim
 WHERE j.claimed_by = :worker AND j.state = 'running' AND h.event = 'refused'
@@ -177,7 +184,7 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker 
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    failures = failures + :charge, isolate = :isolate,
+    failures = failures + {charge}, isolate = :isolate,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
@@ -254,7 +261,7 @@ SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state 
 -- A job that ran before keeps its last error beside the reason why it ends now.
 -- name: expire
 UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, error_kind = 'expired', isolate = 0,
+SET state = 'failed', finished_at = {now}, error_kind = :error_kind, isolate = 0,
     error = :error || coalesce('; its last error was: ' || error, '')
 WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running')
 
@@ -269,15 +276,16 @@ SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age
 
 -- name: fail_overdue
 UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, error_kind = 'overdue', isolate = 0,
+SET state = 'failed', finished_at = {now}, error_kind = :error_kind, isolate = 0,
     error = :error || coalesce('; its last error was: ' || error, '')
 WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' OR state = 'running' AND {ownerless})
 
--- name: isolated_waiting
-SELECT 1 FROM rowlock_jobs
-WHERE isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
+-- fragment: isolated_for_us
+isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
-LIMIT 1
+
+-- name: isolated_waiting
+SELECT 1 FROM rowlock_jobs WHERE {isolated_for_us} LIMIT 1
 
 -- Finished rows are walked in the order of their ids, a page at a time: no index on finished_at is needed.
 -- name: prune_page
@@ -314,17 +322,39 @@ DELETE FROM rowlock_minutes WHERE minute <= (SELECT max(minute) FROM (
     SELECT minute FROM rowlock_minutes WHERE minute < :minute ORDER BY minute LIMIT :most
 ) AS oldest)
 
+-- Without paused_until a pause lasts until somebody ends it, and it is the longest of all.
 -- name: set_paused
 INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)
 ON CONFLICT (name) DO UPDATE SET
-    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END
+    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END, paused_until = NULL
+
+-- name: pause_for
+INSERT INTO rowlock_queues (name, paused_at, paused_until) VALUES (:name, {now}, {now+delay})
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = coalesce(rowlock_queues.paused_at, excluded.paused_at),
+    paused_until = CASE WHEN rowlock_queues.paused_at IS NOT NULL AND rowlock_queues.paused_until IS NULL THEN NULL
+                        WHEN rowlock_queues.paused_until > excluded.paused_until THEN rowlock_queues.paused_until
+                        ELSE excluded.paused_until END
+
+-- Maintenance ends pauses whose time is over, so that claims compare no times.
+-- name: pauses_over
+SELECT name FROM rowlock_queues WHERE paused_until <= {now}
+
+-- name: end_pauses
+UPDATE rowlock_queues SET paused_at = NULL, paused_until = NULL WHERE paused_until <= {now} RETURNING name
+
+-- name: next_pause_over
+SELECT min(paused_until) FROM rowlock_queues
+
+-- name: paused_until
+SELECT name, paused_until FROM rowlock_queues WHERE paused_until IS NOT NULL
 
 -- name: set_strategy
 INSERT INTO rowlock_queues (name, strategy) VALUES (:name, :strategy)
 ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
 
 -- name: queue_settings
-SELECT name, paused_at, strategy FROM rowlock_queues
+SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy FROM rowlock_queues
 
 -- name: get_job
 SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim

@@ -21,6 +21,9 @@ _TABLE = re.compile(r"(?<![\w.])(rowlock_[a-z_]+)")
 class Statements(dict[str, str]):
     """Statements by name; an unknown name is a mistake in the code and raises `KeyError`."""
 
+    # Writes a statement that is put together from fragments; `words` fill the holes that they leave open.
+    write: Callable[[str, Mapping[str, str]], str]
+
 
 def load(
     *sources: tuple[str, str],
@@ -40,22 +43,22 @@ def load(
         for kind, name, body in _BLOCK.findall(text):
             (pieces if kind == "fragment" else statements)[name] = _COMMENT.sub("", body).strip()
 
-    def word(match: re.Match[str]) -> str:
-        name, sign, operand = match.groups()
-        return pieces[name + sign].format(f":{operand}") if sign else pieces[name]
-
-    def written(text: str) -> str:
-        while _TOKEN.search(text):
-            text = _TOKEN.sub(word, text)
-        return text
-
     name_of = parameter or ":{0}".format
 
-    def finished(text: str) -> str:
-        text = qualified(written(text), schema)
-        return _PARAMETER.sub(lambda match: name_of(match[1]), text)
+    def write(text: str, words: Mapping[str, str]) -> str:
+        def word(match: re.Match[str]) -> str:
+            name, sign, operand = match.groups()
+            if sign:
+                return pieces[name + sign].format(f":{operand}")
+            return words[name] if name in words else pieces[name]
 
-    return Statements({name: finished(text) for name, text in statements.items()})
+        while _TOKEN.search(text):
+            text = _TOKEN.sub(word, text)
+        return _PARAMETER.sub(lambda match: name_of(match[1]), qualified(text, schema))
+
+    written = Statements({name: write(text, {}) for name, text in statements.items()})
+    written.write = write
+    return written
 
 
 def qualified(text: str, schema: str | None) -> str:

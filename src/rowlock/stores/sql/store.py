@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from rowlock import endings
+from rowlock.endings import LONGEST_UNKNOWN, Event, Facts
 from rowlock.errors import DataRefused, JobNotFound, WorkerGone, WrongState
 from rowlock.job import (
     EVERY_TASK,
@@ -26,9 +28,10 @@ from rowlock.job import (
     State,
 )
 from rowlock.liveness import Lease
-from rowlock.retry import LONGEST_UNKNOWN
+from rowlock.retry import DEFAULT
 from rowlock.stores.base import Registration, Rescue, Retention
-from rowlock.stores.sql.claiming import has_work, last_served, take
+from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.stores.sql.claiming import Claiming, has_work
 from rowlock.stores.sql.finishing import (
     Fate,
     Step,
@@ -69,6 +72,7 @@ class SqlStore(RefusedOutcomes):
 
     announces_all_work = True
     sees_every_commit = False  # whoever writes to the database, a waiting poller notices
+    _claim_sql: ClaimSql  # how this database claims by a strategy
     _refused_at = 0.0  # when to look again at what dead workers hold because it was refused
     _found = False  # the last claim found a job, so the next one need not look before it asks for the lock
 
@@ -170,18 +174,18 @@ class SqlStore(RefusedOutcomes):
             if minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in minutes])
             claims: list[Claim] = []
-            has_isolated = False
             if request and request.count > 0:
                 alive, has_settings, has_isolated, next_queue = tx.row(
                     "claim_facts", worker=worker, after=request.after
                 )
                 if alive:
                     settings = tx.rows("queue_settings") if has_settings else []
-                    claims = take(tx, worker, request, settings, has_isolated, next_queue)
+                    claiming = Claiming(tx, self._claim_sql, worker, request)
+                    claims = claiming.take(settings, has_isolated, next_queue)
                     self._found = bool(claims)
                 elif not writes:  # what was finished is kept; its death is heard of at the next beat
                     raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-            last = last_served(claims, request, has_isolated) if request else ""
+            last = claims[-1].queue if claims else request.after if request else ""
             got = ExchangeResult(without_expired(tx, worker, claims), lost, last)
             self._leave_trace(tx, worker, outcomes, not_written, got.claims)
             return got
@@ -294,7 +298,17 @@ class SqlStore(RefusedOutcomes):
 
     # -- maintenance ----------------------------------------------------------------------------------
 
+    def end_pauses(self, now: float | None = None) -> None:
+        """Let queues be claimed from again that were paused until now."""
+        with self._read(now) as db:
+            if not db.rows("pauses_over"):
+                return
+        with self._write(now) as tx:
+            if names := [name for (name,) in tx.rows("end_pauses")]:
+                self._hint(tx, names)
+
     def promote(self, most: int, now: float | None = None) -> int:
+        self.end_pauses(now)
         with self._read(now) as db:
             if not db.rows("due_jobs", most=1):
                 return 0
@@ -400,13 +414,14 @@ class SqlStore(RefusedOutcomes):
                 overdue += db.rows("overdue_queued", age=age, queue=queue, count=most)
         if not overdue:
             return 0
-        error = f"no living worker had it {age:g} s after it was first due (FAILED_JOB_TIMEOUT_SECONDS)"
+        kind = endings.decide(Event.OVERDUE, Facts(), DEFAULT).kind
+        said: dict[str, Any] = {"error": endings.overdue(age), "error_kind": kind}
         with self._write(now) as tx:
             steps = [
                 Step(
                     "fail_overdue",
-                    {"id": job, "claim": claim, "age": age, "error": error},
-                    history_of(job, claim, "failed", error=error, error_kind="overdue"),
+                    {"id": job, "claim": claim, "age": age, **said},
+                    history_of(job, claim, "failed", **said),
                 )
                 for job, claim in overdue
             ]

@@ -57,7 +57,7 @@ class UserSession:
         rows = self.rows(name, **values)
         return rows[0] if rows else None
 
-    def take(self, name: str, /, **values: Any) -> list[Any]:
+    def take(self, statement: str, /, **values: Any) -> list[Any]:
         raise NotImplementedError("claims are made on the store's own connections")
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:

@@ -1,57 +1,38 @@
 -- What SQLite says in its own way: claims, the sequence, workers on one machine, pages of jobs.
--- Every take_ statement reads only rowlock_jobs_ready (the tests check the plans, without ANALYZE); BEGIN
+-- Every claim reads only rowlock_jobs_ready (the tests check the plans, without ANALYZE); BEGIN
 -- IMMEDIATE around it makes it safe. benchmarks/claims.py measures it at a million queued rows.
 
 -- Nothing is left out as a rule, and then nothing is looked up. 10,000 jobs that are take 2 ms.
 -- fragment: known
 (:unknown IS NULL OR task NOT IN (SELECT value FROM json_each(:unknown)))
 
--- name: take_highest
-SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.isolate <= :isolate AND {known}
-ORDER BY j.priority DESC, j.position LIMIT :count
+-- What a claim may take. Jobs that have to run alone have a statement of their own.
+-- fragment: eligible
+state = 'queued' AND queue = :queue AND isolate = 0{and_known}
 
--- name: take_oldest
+-- fragment: take
+{first}
+
+-- fragment: first_by_index
+SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
+
+-- fragment: first_by_levels
 {levels}
-SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
-    ORDER BY position LIMIT :count)
-ORDER BY j.position LIMIT :count
+SELECT {claim} FROM (SELECT priority AS number FROM level) one_level JOIN rowlock_jobs j ON j.id IN (
+    SELECT id FROM rowlock_jobs WHERE {eligible} AND priority = one_level.number ORDER BY {within} LIMIT :count)
+ORDER BY {order} LIMIT :count
 
 -- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
--- name: take_oldest_one
+-- fragment: take_one
 {levels}
 SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
-    SELECT priority, min((
-        SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
-        ORDER BY position LIMIT 1))
+    SELECT priority, {first_position}((
+        SELECT position FROM rowlock_jobs WHERE {eligible} AND priority = level.priority ORDER BY {within} LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
--- name: take_newest
-{levels}
-SELECT {claim} FROM level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
-    ORDER BY position DESC LIMIT :count)
-ORDER BY j.position DESC LIMIT :count
-
--- name: take_newest_one
-{levels}
-SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
-    SELECT priority, max((
-        SELECT position FROM rowlock_jobs
-        WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND isolate <= :isolate AND {known}
-        ORDER BY position DESC LIMIT 1))
-    FROM level WHERE priority IS NOT NULL)
-
--- name: take_at_level
-SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :level AND j.isolate <= :isolate AND {known}
-ORDER BY j.position LIMIT :count
+-- name: claim_isolated
+SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIMIT 1
 
 -- fragment: taken
 UPDATE rowlock_jobs

@@ -51,7 +51,7 @@ CREATE UNIQUE INDEX rowlock_jobs_unique ON rowlock_jobs (task, unique_key)
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (queue, id) WHERE state IN ('failed', 'cancelled');
 CREATE INDEX rowlock_jobs_expiring ON rowlock_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued');
-CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (queue) WHERE isolate > 0 AND state = 'queued';
+CREATE INDEX rowlock_jobs_isolated ON rowlock_jobs (position) WHERE isolate > 0 AND state = 'queued';
 
 CREATE TABLE rowlock_workers (
     id          TEXT PRIMARY KEY,           -- one incarnation; never used again
@@ -76,6 +76,7 @@ CREATE TABLE rowlock_workers (
 CREATE TABLE rowlock_queues (
     name      TEXT PRIMARY KEY,
     paused_at REAL,
+    paused_until REAL,                      -- NULL: until somebody resumes it
     strategy  TEXT
 );
 

@@ -22,6 +22,7 @@ import msgspec
 from rowlock.errors import DiskTrouble, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome, utc
 from rowlock.stores.sql import statements as queries
+from rowlock.stores.sql.claim_sql import READY, ClaimSql
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS
 from rowlock.stores.sql.inserting import insert as insert_by_key
 from rowlock.stores.sql.reading import JOB_COLUMNS, SqlReads, refused_claims
@@ -60,6 +61,7 @@ _WORDS = {
 _QUERIES = queries.load(
     ("rowlock.stores.sql", "shared.sql"), ("rowlock.stores.sqlite", "queries.sql"), words=_WORDS
 )
+_CLAIM_SQL = ClaimSql(_QUERIES, indexes=(READY,))
 
 
 @cache
@@ -108,11 +110,10 @@ class SqliteSession:
         cursor.close()  # an unfinished SELECT would hold its snapshot, and with it the WAL
         return row
 
-    def take(self, name: str, /, **values: Any) -> list[Any]:
+    def take(self, statement: str, /, **values: Any) -> list[Any]:
         # Read, then mark each by its id: one `UPDATE ... WHERE id IN (SELECT ...) RETURNING` fills temporary
         # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
-        one = f"{name}_one"
-        rows = self.rows(one if values["count"] == 1 and one in self._statements else name, **values)
+        rows = self.connection.execute(statement, self._bound(values)).fetchall()
         # A job that may wait in its worker has not started: if that dies, it was not the one who killed it.
         quick = values["quick"]
         waiting: list[int] = []
@@ -194,6 +195,7 @@ class SqliteStore(SqlReads, SqlStore, SqlUserTransactions):
 
     _dialect = "sqlite"
     sees_every_commit = True
+    _claim_sql = _CLAIM_SQL
 
     def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
         super().__init__()
@@ -371,7 +373,7 @@ class SqliteStore(SqlReads, SqlStore, SqlUserTransactions):
         with self._read(now) as db:
             moments = [
                 stored - db.now
-                for name in ("next_due", "next_expiry")
+                for name in ("next_due", "next_expiry", "next_pause_over")
                 if (stored := db.row(name)[0]) is not None
             ]
             silent = db.row("next_silent", worker=worker)[0]
