@@ -135,10 +135,13 @@ class Rowlock:
         self._registry.load()
 
     def around(self, hook: Hook) -> Hook:
-        """Register a generator around every run: it yields once and is sent the run's `Outcome`."""
+        """Register a generator around every run: it yields once and is sent the run's `Outcome`.
+
+        An async generator goes around async tasks and consumers, on their event loop, and around no others.
+        """
         import inspect
 
-        if not inspect.isgeneratorfunction(hook):
+        if not (inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook)):
             raise ConfigurationError(f"@app.around needs a generator function that yields once, not {hook!r}")
         self._hooks.append(hook)
         return hook

@@ -362,7 +362,7 @@ def after_error(
     claim: Claim, error: BaseException, retry: Retry, *, cancel_requested: bool = False, lost: bool = False
 ) -> Outcome:
     """What an error raised by a run makes of its claim."""
-    return ended(
+    outcome = ended(
         claim,
         event_of(error),
         retry,
@@ -372,6 +372,9 @@ def after_error(
         never=isinstance(error, retry.never),
         wait=error.seconds if isinstance(error, RetryLater) else None,
     )
+    if isinstance(error, RetryLater) and error.pause and outcome.ending is Ending.RETRY:
+        return msgspec.structs.replace(outcome, pause=True)
+    return outcome
 
 
 def put_off(claim: Claim, unless_known: bool = False) -> Outcome:

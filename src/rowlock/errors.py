@@ -64,13 +64,17 @@ class JobCancelled(RowlockError):
 
 
 class RetryLater(RowlockError):
-    """Raise it in a task to run again after `seconds`, without using up an attempt."""
+    """Raise it in a task to run again after `seconds`, without using up an attempt.
 
-    def __init__(self, seconds: float, reason: str = "") -> None:
+    With `pause=True` nothing else of its queue (or consumer) is claimed for as long, by any worker.
+    """
+
+    def __init__(self, seconds: float, reason: str = "", *, pause: bool = False) -> None:
         super().__init__(reason or f"asked to run again in {seconds:g} s")
         if not 0 <= seconds <= 100 * 365 * 86_400:
             raise ValueError(f"RetryLater(seconds={seconds!r}): must be seconds from 0 to 100 years")
         self.seconds = float(seconds)
+        self.pause = bool(pause)
 
 
 class Fail(RowlockError):

@@ -262,6 +262,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
     row: str = ""  # as in the claim
+    pause: bool = False  # for as long as its delay, nothing of its queue is to be claimed
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
     single: bool = False  # of one row of a batch
     written: bool = False  # by the task's own transaction; only to be counted
@@ -375,6 +376,7 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
     name: str
     paused: bool = False
+    paused_until: datetime | None = None  # None: until somebody resumes it
     strategy: str | None = None
     counts: Mapping[str, int] = {}
     oldest_due: datetime | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock import Rowlock
+from rowlock import RetryLater, Rowlock
 from tests.cli.commands import CommandLine
 from tests.eventually import eventually
 
@@ -39,6 +39,19 @@ def test_queues_are_listed_paused_resumed_and_given_a_strategy(rowlock: CommandL
     assert "strategies do not apply to consumers" in rowlock.refused_here(
         "queues", "set", "consumer:birdnet", "--strategy", "LIFO", *DATABASE
     )
+
+
+def test_a_pause_that_ends_by_itself_is_shown_with_its_time(rowlock: CommandLine, shop: Rowlock) -> None:
+    @shop.task(queue="upload")
+    def upload() -> None:
+        raise RetryLater(600, pause=True)
+
+    upload.enqueue()
+    shop.worker(concurrency=1).run(until_empty=True)
+    assert "paused for 10 min" in rowlock.here("queues", *DATABASE).out
+    assert "paused\n" in rowlock.here("pause", "upload", *DATABASE).out
+    assert "paused for" not in rowlock.here("queues", *DATABASE).out
+    assert "resumed" in rowlock.here("resume", "upload", *DATABASE).out
 
 
 def test_workers_are_listed_while_they_live_and_with_all_afterwards(

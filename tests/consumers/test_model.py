@@ -44,6 +44,9 @@ class ConsumerModel(RuleBasedStateMachine):
         emptied(self.store)
         table.delete()
         self.now = START
+        self.hosts: dict[str, ConsumerHost] = {}
+        self.stores: dict[str, ConsumerStore] = {}
+        self.found_nothing: dict[str, bool] = {}  # lately, so that it may not look at all rows again
         self.cells: dict[int, Cell] = {}
         self.held: dict[Place, Held] = {}
         self.taken: list[Taken] = []
@@ -57,12 +60,17 @@ class ConsumerModel(RuleBasedStateMachine):
     def register(self, attempts: tuple[int, int]) -> None:
         chosen = zip(self.table.consumers, attempts, (None, 2), strict=True)  # the second takes two at once
         self.consumers = {name: self.table.consumer(name, most, rows) for name, most, rows in chosen}
-        self.hosts = {name: ConsumerHost(self.app, one) for name, one in self.consumers.items()}
-        self.stores = {name: cast("ConsumerStore", host.store) for name, host in self.hosts.items()}
-        for name, store in self.stores.items():
-            store._table = self.looked_at[name]  # the statements are always the same
+        for name in self.consumers:
+            self.begin_anew(name)
         for key in KEYS:
             self.insert(key)
+
+    def begin_anew(self, name: str) -> None:
+        """As a process that has just started: it has taken no row yet, beyond which it would go on."""
+        self.hosts[name] = ConsumerHost(self.app, self.consumers[name])
+        self.stores[name] = cast("ConsumerStore", self.hosts[name].store)
+        self.stores[name]._table = self.looked_at[name]  # the statements are always the same
+        self.found_nothing[name] = False
 
     @rule(step=STEP)
     def go_on(self, step: tuple[str, dict[str, Any]]) -> None:
@@ -100,21 +108,23 @@ class ConsumerModel(RuleBasedStateMachine):
         self, which: int | None, number: int, count: int, isolate: bool, quick: bool, sweep: bool
     ) -> None:
         name = self.table.consumers[number]
+        if sweep:  # else it goes on beyond the last row, unless a second has passed
+            self.begin_anew(name)
         store, consumer = self.stores[name], self.consumers[name]
-        store.claiming.sweep_at = 0.0 if sweep else math.inf  # the wall clock has no say here
         if which is None:
             self.claim_in_vain(name)
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
         returned, free = self.takeable(name, most, isolate)
         want = {"isolate": isolate, "quick": (name,) if quick else ()}
-        barren = store.claiming.barren
         got = take(cast("Store", store), who, count, now=self.now, **want)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
         keys = [key for batch in rows.values() for key in batch]
         assert len(keys) == len({*keys}) <= most and {*returned} <= {*keys} <= {*returned, *free}
         assert not sweep or {*keys} == {*returned, *free[: most - len(returned)]}
-        assert keys or barren or not free  # before it says that there is nothing it looks at all of them
+        # Before it says that there is nothing it looks at all of them.
+        assert keys or not free or self.found_nothing[name]
+        self.found_nothing[name] |= len(keys) < most and not {*keys} & {*free}
         numbers = {key: claim for (consumer_, key), (claim, *_) in self.told().items() if consumer_ == name}
         before = self.highest
         for key in keys:

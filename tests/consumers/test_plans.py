@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import time
+from typing import Any, cast
 
 import pytest
 
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest
+from rowlock.stores.base import Store
 from tests.consumers.lab import Lab, store_of
+from tests.eventually import eventually
+from tests.stores.steps import take
 from tests.stores.steps import worker as register
 
 
@@ -79,24 +83,27 @@ def test_an_index_that_was_made_for_another_condition_is_not_insisted_on(lab: La
     assert other.consume("birdnet", until_empty=True).completed == 3
 
 
-def test_claims_go_on_from_the_last_row_and_sweep_from_the_first(lab: Lab) -> None:
-    lab.create(4)
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_claims_go_on_from_the_last_row_and_begin_anew_every_second(lab: Lab) -> None:
+    """So a claim does not step over all that is in flight, and what comes in front of it is found soon."""
+    lab.create(3000)
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time")(work)
-    store = store_of(app, "birdnet")
-    worker = register(app.store, "w")
+    store, worker = cast("Store", store_of(app, "birdnet")), register(app.store, "w")
+    begun = time.monotonic()
+    assert [claim.unique_key for claim in take(store, worker, 2)] == ["1", "2"]
+    lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (9000, -1.0)")
+    (third,) = take(store, worker)
+    assert third.unique_key == "3" or time.monotonic() - begun > 1.0  # the machine stood still
+    # There are more rows beyond the last one than it could take meanwhile.
+    eventually(lambda: "9000" in [claim.unique_key for claim in take(store, worker)])
 
-    def take(count: int) -> list[str]:
-        return [
-            str(claim.unique_key)
-            for claim in store.exchange(worker, request=ClaimRequest(count=count)).claims
-        ]
 
-    assert take(2) == ["1", "2"]
+def test_before_a_claim_says_that_there_is_nothing_it_looks_at_all_rows(lab: Lab) -> None:
+    lab.create(3)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time")(work)
+    store, worker = cast("Store", store_of(app, "birdnet")), register(app.store, "w")
+    assert [claim.unique_key for claim in take(store, worker, 3)] == ["1", "2", "3"]
     lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (90, -1.0)")
-    store.claiming.sweep_at = float("inf")
-    assert take(1) == ["3"]  # beyond the last one
-    store.claiming.sweep_at = 0.0
-    assert take(2) == ["90", "4"]  # the sweep finds what came before it
-    lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES (91, -1.0)")
-    assert take(5) == ["91"]
+    assert [claim.unique_key for claim in take(store, worker, 5)] == ["90"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from types import SimpleNamespace
 
@@ -98,58 +97,3 @@ def test_a_quick_task_that_hangs_for_once_does_not_keep_others_from_being_claime
         more = list(work.enqueue_many([{}] * 20))
         eventually(lambda: {app.job(id).state for id in more} == {State.COMPLETED})
         on.set()
-
-
-def test_a_worker_that_runs_such_a_job_does_not_ask_to_be_told_of_others(app: Rowlock) -> None:
-    begun, on = threading.Event(), threading.Event()
-    asked: list[bool] = []
-
-    @app.task
-    def work() -> None:
-        begun.set()
-        on.wait(30)
-
-    work.enqueue()
-    take(app.store, worker(app.store, "dead", lease=0.0))
-    it = app.worker(concurrency=2)
-    wait = it.poller.wait
-
-    def noted(seconds: float, *, for_jobs: bool = True) -> None:
-        if begun.is_set():
-            asked.append(for_jobs)
-        wait(seconds, for_jobs=for_jobs)
-
-    it.poller.wait = noted  # type: ignore[method-assign]
-    with it.background():
-        eventually(lambda: len(asked) > 2)
-        on.set()
-    assert not asked[0]
-
-
-def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_coming(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        isolation, "_IDLE_WORKER_TIMEOUT_SECONDS", math.inf
-    )  # none of them may get in because it waited
-    enough = threading.Event()
-    running: set[int] = set()
-    beside: dict[int, int] = {}
-
-    @app.task
-    def work(ctx: JobContext, again: bool = False) -> None:
-        running.add(ctx.id)
-        if again and not enough.wait(0.001):
-            work.enqueue(again=True)
-        beside[ctx.id] = len(running)
-        running.discard(ctx.id)
-
-    left = list(work.enqueue_many([{}] * 20))
-    assert len(take(app.store, worker(app.store, "dead", lease=2.0), 20, quick=("work",))) == 20
-    work.enqueue_many([{"again": True}] * 20)
-    with app.worker(concurrency=4).background():
-        eventually(lambda: {app.job(id).state for id in left} == {State.COMPLETED}, timeout=30)
-        enough.set()
-    assert len(beside) > 40  # there were others all the time
-    assert {beside[id] for id in left} == {1}
-    assert {app.job(id).failures for id in left} == {0}

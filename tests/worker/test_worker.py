@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, JobFailed, Outcome, Retry, RetryLater, Rowlock
-from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut, StoreBusy
+from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut
 from rowlock.execution.context import JobLogFilter
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
@@ -206,32 +206,6 @@ def test_a_worker_does_not_end_while_a_thread_of_its_pool_claims(
     assert early == [False]
     assert app.stats()["running"] == 0
     assert [one.ended for one in app.store.workers()] == ["stopped"]
-
-
-def test_the_loop_does_not_wait_for_jobs_while_a_thread_of_the_pool_claims(
-    app: Rowlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To wait for them it would have to say so in the database (PostgreSQL), and take it back."""
-    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 3)
-    worker, exchange = app.worker(concurrency=1, prefetch=0), app.store.exchange
-    wait, waits, claims = worker.poller.wait, list[bool](), threading.Event()
-
-    def noted(seconds: float, *, for_jobs: bool = True) -> None:
-        if claims.is_set():
-            waits.append(for_jobs)
-        wait(seconds, for_jobs=for_jobs)
-
-    def slow(*given: Any, **named: Any) -> Any:
-        if threading.current_thread().name.startswith("rowlock-run") and not waits:
-            claims.set()
-            eventually(lambda: len(waits) > 1)
-            claims.clear()
-        return exchange(*given, **named)
-
-    monkeypatch.setattr(worker.poller, "wait", noted)
-    monkeypatch.setattr(app.store, "exchange", slow)
-    assert worker.run(until_empty=True).completed == 3
-    assert not any(waits)
 
 
 def test_an_error_in_a_thread_of_the_pool_ends_the_worker(
@@ -746,49 +720,6 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
     assert app.result(job.id) == "second"
     assert app.job(job.id).claim == 2
     rescuer.close()
-
-
-def test_an_idle_worker_polls_as_rarely_as_it_was_told_to(app: Rowlock) -> None:
-    app.task(name="work")(lambda: None)
-    waits: list[float] = []
-    worker = app.worker(poll_interval=60.0)
-    wait = worker.poller.wait
-
-    def noted(seconds: float, *, for_jobs: bool = True) -> None:
-        waits.append(seconds)
-        wait(min(seconds, 0.01), for_jobs=for_jobs)
-
-    worker.poller.wait = noted  # type: ignore[method-assign]
-    with worker.background():
-        eventually(lambda: len(waits) >= 3)
-    assert min(waits[:3]) > 30
-
-
-def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Frozen with the whole machine, it wakes: what it claimed now could be taken from it at once."""
-    app = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}", lease=1.0)
-    tried: list[float] = []
-    beat = app.store.beat
-
-    def busy(*values: object) -> bool:
-        tried.append(time.monotonic())
-        raise StoreBusy("locked")
-
-    ran = app.task(name="work")(lambda: None).enqueue()
-    with app.worker().background() as worker:
-        assert app.result(ran.id, timeout=10) is None
-        monkeypatch.setattr(app.store, "beat", busy)
-        eventually(lambda: tried and tried[-1] - tried[0] > 0.5)  # half of the lease: its last beat is old
-        job = app.enqueue("work")
-        seen = len(tried)
-        eventually(lambda: len(tried) > seen + 3)
-        assert app.job(job.id).claim == 0
-        monkeypatch.setattr(app.store, "beat", beat)
-        assert app.result(job.id, timeout=10) is None
-        assert worker.id
-    app.close()
 
 
 def test_a_job_whose_worker_died_runs_without_company_at_first(app: Rowlock) -> None:

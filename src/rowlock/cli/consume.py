@@ -133,11 +133,12 @@ def consumers(
             str(record.failed),
             f"{record.per_minute:g}",
             "" if record.lag is None else show.duration(record.lag),
+            show.paused(record.paused, record.paused_until),
             show.safe("" if record.oldest_due is None else str(record.oldest_due)),
         )
         for record in records
     )
-    show.out(show.table(("consumer", "table", *numbers, "oldest due"), rows, right=numbers))
+    show.out(show.table(("consumer", "table", *numbers, "paused", "oldest due"), rows, right=numbers))
     for record in records:
         if not record.has_index:
             note(f"{record.name} has no index, so all of this was counted row by row: rowlock consumers init")

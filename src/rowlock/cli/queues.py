@@ -42,7 +42,7 @@ def queues(context: typer.Context, database: Database = None, json: Json = False
         (
             show.safe(record.name),
             *(str(record.counts[state]) for state in numbers),
-            show.styled("paused") if record.paused else "",
+            show.paused(record.paused, record.paused_until),
             record.strategy or "",
             _age(record),
         )
@@ -103,7 +103,7 @@ def _set_paused(name: str, database: str | None, paused: bool) -> None:
     word = "paused" if paused else "resumed"
     if before is None:
         note(f"queue {name} has no jobs yet")
-    elif before.paused == paused:
+    elif before.paused == paused and before.paused_until is None:
         word = f"{'paused' if paused else 'not paused'} already"
     waiting = before.counts["queued"] if before else 0
     jobs = f"; {waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else ""

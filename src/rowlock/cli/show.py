@@ -110,6 +110,14 @@ def styled(word: str) -> Text:
     return Text(word, style=style(word))
 
 
+def paused(is_paused: bool, until: datetime | None) -> Text | str:
+    """Whether a queue or a consumer is paused, and for how long."""
+    if not is_paused:
+        return ""
+    word = styled("paused")
+    return word if until is None else word + f" for {duration(max(0.0, (until - now()).total_seconds()))}"
+
+
 def style(word: str) -> str:
     """The colour of a state or a status."""
     return _STYLES.get(word, "")

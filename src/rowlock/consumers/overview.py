@@ -15,6 +15,7 @@ from rowlock.consumers.table import Table
 from rowlock.errors import RowlockError
 from rowlock.insights.consuming import ConsumerRecord
 from rowlock.insights.finding import Finding
+from rowlock.job import utc
 from rowlock.stores.sql.store import SqlStore
 
 _RATE_MINUTES = 5
@@ -81,6 +82,8 @@ def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
         oldest = tx.row("oldest", consumer=consumer.name)
         total = tx.row("count_done" if exact else "count_all", table=table.name_for_looks)[0]
+        paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
+        until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
         now = tx.now
     held = in_flight or 0
     due = ready if consumer.form.holds else max(0, ready - held)
@@ -100,6 +103,8 @@ def record(host: ConsumerHost, exact: bool = False) -> ConsumerRecord:
         lag=lag,
         per_minute=_rate(host),
         has_index=table.has_index,
+        paused=paused,
+        paused_until=None if until is None else utc(until),
     )
 
 

@@ -17,6 +17,7 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import reason
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
+from rowlock.stores.sql.finishing import pause
 from rowlock.stores.sql.session import Session
 
 log = logging.getLogger("rowlock.consumer")
@@ -163,6 +164,7 @@ class Settling:
                 for one in others
             ],
         )
+        pause(tx, [one for one, changed in zip(others, counts, strict=True) if changed], self._consumer.queue)
         return [one for one, changed in zip(others, counts, strict=True) if not changed]
 
 

@@ -373,7 +373,8 @@ class ConsumerStore(RefusedOutcomes):
     # -- maintenance ----------------------------------------------------------------------------------
 
     def promote(self, most: int, now: float | None = None) -> int:
-        """Nothing to do: a row that is due is taken from where it stands."""
+        """End pauses whose time is over; a row that is due is taken from where it stands."""
+        self._ground.end_pauses(now)
         return 0
 
     def expire(self, most: int, now: float | None = None) -> int:
@@ -455,8 +456,8 @@ class ConsumerStore(RefusedOutcomes):
             if self._consumer.due_at is not None:
                 first = tx.row("next_due")[0]
                 moments += [float(first) - tx.now] if first is not None else []
-            if due is not None:
-                moments.append(due - tx.now)
+            pause_over = tx.row("next_pause_over")[0]
+            moments += [moment - tx.now for moment in (due, pause_over) if moment is not None]
         return max(0.0, min(moments)) if moments else None
 
     def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:

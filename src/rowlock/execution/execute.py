@@ -9,8 +9,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -18,7 +18,9 @@ from msgspec.structs import force_setattr
 from rowlock import codec, endings
 from rowlock.endings import Event, put_off
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
+from rowlock.execution import hooks as async_hooks
 from rowlock.execution.context import JobContext
+from rowlock.execution.hooks import Hook as Hook
 from rowlock.execution.residents import Residents
 from rowlock.headline import describe, headline, storable
 from rowlock.job import Claim, Ending, Outcome
@@ -27,7 +29,6 @@ from rowlock.task import Task
 
 log = logging.getLogger("rowlock.run")
 
-Hook = Callable[[JobContext], Generator[None, Outcome, None]]
 _NONE = Residents()
 _LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
 
@@ -50,6 +51,8 @@ def execute(
             outcome = put_off(claim)
         elif not hooks:
             outcome = _run(claim, task, context, limit, residents)
+        elif task.is_async and any(map(async_hooks.is_async, hooks)):  # in a child process
+            outcome = asyncio.run(_run_hooked(claim, task, context, hooks, limit, residents))
         else:
             entered, failed = _entered(claim, task, context, hooks)
             outcome = failed or _run(claim, task, context, limit, residents)
@@ -78,9 +81,7 @@ async def execute_async(
         for lock in residents.locks(task) if task.residents else ():
             await _acquired(lock)
             held.append(lock)
-        entered, failed = _entered(claim, task, context, hooks)
-        outcome = failed or await _run_async(claim, task, context, limit, residents)
-        _left(claim, entered, outcome)
+        outcome = await _run_hooked(claim, task, context, hooks, limit, residents)
     except asyncio.CancelledError:  # before it had begun
         outcome = _after_error(claim, _why_cancelled(context), task, context)
     except GeneratorExit:
@@ -146,9 +147,10 @@ def _entered(
     entered: Entered = []
     try:
         for hook in hooks:
-            generator = hook(context)
-            next(generator)
-            entered.append(generator)
+            if not async_hooks.is_async(hook):
+                generator = cast("Generator[None, Outcome, None]", hook(context))
+                next(generator)
+                entered.append(generator)
     except BaseException as error:
         log.exception("%s: a hook raised before the run", claim.title)
         return entered, _after_error(claim, error, task, context)
@@ -194,6 +196,26 @@ def _run(
     with _Settling(claim, task, context, outcome) as settling:
         settling.outcome = transaction.settle(outcome, settling.report)
     return settling.outcome
+
+
+async def _run_hooked(
+    claim: Claim,
+    task: Task[..., Any],
+    context: JobContext,
+    hooks: Sequence[Hook],
+    limit: int,
+    residents: Residents,
+) -> Outcome:
+    if not hooks:
+        return await _run_async(claim, task, context, limit, residents)
+    entered, error = await async_hooks.enter(claim, context, hooks)
+    if error is None:
+        outcome = await _run_async(claim, task, context, limit, residents)
+    else:
+        asked = isinstance(error, asyncio.CancelledError)
+        outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
+    await async_hooks.leave(claim, entered, outcome)
+    return outcome
 
 
 async def _run_async(

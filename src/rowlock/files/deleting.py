@@ -175,10 +175,12 @@ class Deleter:
             except TRANSIENT:
                 raise
             except StoreError:  # the table refuses one of them: each for itself, then
+                tried, done.untold, done.confirmed = done.untold, [], []
+                if not tried:
+                    raise
                 del done.deleted[before:]
-                done.confirmed, done.untold = [], []
-                self._finish_each([one.row.key for one in marked], now, done)
-                break
+                self._finish_each(tried, now, done)
+                marked = [one for one in marked if one.row.key not in tried]
         return done
 
     def _mark(
@@ -235,6 +237,7 @@ class Deleter:
     ) -> list[Candidate]:
         """Look once more with the rows locked, unlink, confirm; returns those that there was no time for."""
         began = time.monotonic()
+        left: list[Candidate] = []
         keys = [one.row.key for one in marked]
         with self._writing(now, with_connection=True) as tx:
             still = self._policy.still_deletable(tx.session, keys, age)
@@ -250,13 +253,12 @@ class Deleter:
                     continue
                 self._delete_row(tx, Candidate(still[key], one.why), marks[key], needed, ingested, done)
                 if time.monotonic() - began > _LONG:
-                    self._settle(tx, done)
-                    step("before commit")
-                    return marked[place + 1 :]
+                    left = marked[place + 1 :]
+                    break
             self._settle(tx, done)
             step("before commit")
         step("confirmed")
-        return []
+        return left
 
     def _delete_row(
         self,
@@ -360,9 +362,9 @@ class Deleter:
 
     def _settle(self, tx: Transaction, done: Done) -> None:
         """At the end of a transaction: what is confirmed in it is not marked any more, and counted."""
-        untold, done.untold = done.untold, []
-        if untold:
-            self._tell_table(tx, untold)
+        if done.untold:
+            self._tell_table(tx, done.untold)
+            done.untold = []
         rows, done.confirmed = done.confirmed, []
         texts = [[text for text in row.paths if isinstance(text, str)] for row in rows]
         if rows:

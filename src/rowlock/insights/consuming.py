@@ -6,6 +6,7 @@ Only the record and who is asked for it; the counting is each consumer's own, fo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +28,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
     lag: float | None = None  # seconds since then, if that is a time
     per_minute: float = 0.0  # rows ended, over the last minutes
     has_index: bool = False
+    paused: bool = False
+    paused_until: datetime | None = None  # None: until somebody resumes it
 
 
 class Countable(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rowlock.execution.residents import Residents
-from rowlock.pools.base import Done, Pool
+from rowlock.pools.base import CallersLoop, Done, Pool
 from rowlock.task import POOLS, Task
 
 __all__ = ["POOLS", "kind_of", "make"]
@@ -32,6 +32,7 @@ def make(
     *,
     tasks: Sequence[str] = (),
     max_jobs_per_child: int | None = None,
+    callers_loop: CallersLoop | None = None,
 ) -> Pool:
     """A pool of that kind, for these tasks; each is imported when it is first needed."""
     if kind == "process":
@@ -41,7 +42,7 @@ def make(
     if kind == "async":
         from rowlock.pools.event_loop import AsyncPool
 
-        return AsyncPool(size, app, done, residents)
+        return AsyncPool(size, app, done, residents, callers_loop)
     from rowlock.pools.thread import ThreadPool
 
     return ThreadPool(size, app, done, residents)

@@ -5,10 +5,11 @@ A pool runs and reports; it never touches the store.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rowlock.endings import Event, ended
 from rowlock.execution.context import JobContext
@@ -72,6 +73,13 @@ class Pool(Protocol):
     def close(self) -> None:
         """Take no more runs; returns at once."""
         ...
+
+
+class CallersLoop(NamedTuple):
+    """The event loop of the program around a worker, and the thread that it runs in."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
 
 
 class Host(Protocol):

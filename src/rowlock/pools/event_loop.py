@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for `async def` tasks: thousands of them wait at once.
+"""One event loop, in a thread of its own or the caller's, for `async def` tasks: thousands wait at once.
 
 Cancel and timeout cancel the coroutine. What blocks the loop blocks them all, and is named in the log.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from rowlock.execution.execute import execute, execute_async
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import awaits_of, stack_of
-from rowlock.pools.base import Done, Host, Run, not_begun
+from rowlock.pools.base import CallersLoop, Done, Host, Run, not_begun
 
 log = logging.getLogger("rowlock.async")
 
@@ -31,12 +31,20 @@ class AsyncPool:
 
     may_wait = False
 
-    def __init__(self, size: int, app: Host, done: Done, residents: Residents) -> None:
+    def __init__(
+        self,
+        size: int,
+        app: Host,
+        done: Done,
+        residents: Residents,
+        callers: CallersLoop | None = None,
+    ) -> None:
         self._size = size
+        self._callers = callers
         self._app = app
         self._done = done
         self._residents = residents
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = callers.loop if callers else None
         self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
         self._ready = threading.Event()
@@ -54,8 +62,9 @@ class AsyncPool:
         return len(self._abandoned)
 
     def start(self) -> None:
-        self._thread.start()
-        self._ready.wait()
+        if self._callers is None:
+            self._thread.start()
+            self._ready.wait()
         self._watcher.start()
 
     def submit(self, runs: Sequence[Run]) -> None:
@@ -162,7 +171,7 @@ class AsyncPool:
         assert self._loop is not None
         if self._coroutines:
             self._loop.call_later(_LOOK_EVERY, self._leave)
-        else:
+        elif self._callers is None:
             self._loop.stop()
 
     # -- in the watcher's thread -----------------------------------------------------------------
@@ -193,5 +202,6 @@ class AsyncPool:
         return "something"
 
     def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or 0)
+        thread = self._thread.ident if self._callers is None else self._callers.thread
+        frame = sys._current_frames().get(thread or 0)
         return "" if frame is None else stack_of(frame)

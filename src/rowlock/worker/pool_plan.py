@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from rowlock import pools
 from rowlock.errors import ConfigurationError
 from rowlock.execution.residents import Residents
-from rowlock.pools.base import Done
+from rowlock.pools.base import CallersLoop, Done
 from rowlock.task import Task
 from rowlock.worker.runs import PoolState
 
@@ -45,6 +45,7 @@ class PoolPlan:
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._max_jobs_per_child = max_jobs_per_child
+        self.callers_loop: CallersLoop | None = None  # on which coroutines run, if not on one of their own
 
     def kind_of(self, task: Task[..., Any] | None) -> str:
         """The kind of pool that this task runs in."""
@@ -72,6 +73,7 @@ class PoolPlan:
                 *(kind, size, self._app, done, residents),
                 tasks=tasks,
                 max_jobs_per_child=self._max_jobs_per_child,
+                callers_loop=self.callers_loop,
             )
             made[kind] = PoolState(pool, size, self._prefetch)
         return made

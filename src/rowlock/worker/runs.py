@@ -85,6 +85,7 @@ class Runs:
         self._look_at = 0.0
         self.reporting = threading.Lock()  # held while reports are taken and written
         self.in_flight: dict[Key, Run] = {}
+        self.pausing: set[str] = set()  # queues that a run has asked to pause, until that is written
 
     def all_runs(self) -> list[Run]:
         """What is in hand at this moment."""
@@ -130,8 +131,12 @@ class Runs:
 
     def take(self, claims: Sequence[Claim], wanted: int) -> list[Claim]:
         """Hand the claims to their pools; returns those that belong to other workers."""
+        left: list[Claim] = []
+        if self.pausing:  # claimed before the pause was written
+            left = [claim for claim in claims if claim.queue in self.pausing]
+            claims = [claim for claim in claims if claim.queue not in self.pausing]
         if not claims:
-            return []
+            return left
         runs = self._runs_of(claims)
         fit = len(runs)
         for name, pool_state in self.pool_states.items():
@@ -150,7 +155,7 @@ class Runs:
                     self._limited.add(run)
         for name, batch in batches.items():
             self.pool_states[name].pool.submit(batch)
-        return list(claims[fit:])
+        return [*claims[fit:], *left]
 
     def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
         known: dict[str, tuple[Task[..., Any] | None, str, float]] = {}  # most claims are of few tasks
@@ -196,6 +201,9 @@ class Runs:
             return True
 
     def _put_down(self, run: Run, outcome: Outcome) -> None:
+        if outcome.pause:  # what was claimed ahead of its queue is not to begin; the rest comes again at once
+            self.pausing.add(run.claim.queue)
+            self.take_back_silently()
         report = None
         if run.context.spoke:
             with self.reporting:  # what the heartbeat has in hand is written before the claim ends

@@ -5,11 +5,13 @@ One loop owns all claiming and finishing; runs happen in pools (`hand.py`), beat
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from rowlock.endings import Event, ended, put_off
@@ -18,6 +20,7 @@ from rowlock.execution.execute import Hook
 from rowlock.execution.residents import Residents
 from rowlock.job import Claim, ExchangeResult, Outcome
 from rowlock.options import check_name, check_seconds, check_strategy_applies
+from rowlock.pools.base import CallersLoop
 from rowlock.retry import DEFAULT
 from rowlock.stores.base import Store
 from rowlock.task import Task
@@ -170,24 +173,52 @@ class Worker:
     @contextmanager
     def background(self) -> Iterator[Worker]:
         """Work in a thread of this program while the block runs; no signal handlers."""
-        failure: list[BaseException] = []
+        ended: Future[None] = Future()
+        self._start_thread(ended)
+        try:
+            yield self
+        finally:
+            self.stop()
+            wait([ended])
+        ended.result()
 
+    @asynccontextmanager
+    async def abackground(self) -> AsyncIterator[Worker]:
+        """The same for async programs: async tasks run on the caller's own event loop while the block runs.
+
+        So they may share with the program what belongs to one event loop, such as an asyncpg engine.
+        """
+        ended: Future[None] = Future()
+        self._pool_plan.callers_loop = CallersLoop(asyncio.get_running_loop(), threading.get_ident())
+        self._start_thread(ended)
+        over = asyncio.wrap_future(ended)
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            yield self
+        finally:
+            self.stop()
+            while not over.done():  # what runs is on this loop, and has to be let end
+                try:
+                    await asyncio.wait({over})
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    self.stop(now=True)
+            self._pool_plan.callers_loop = None
+        over.result()
+        if cancelled is not None:
+            raise cancelled
+
+    def _start_thread(self, ended: Future[None]) -> None:
         def work() -> None:
             try:
                 self._work(until_empty=False)
             except BaseException as error:
                 log.exception("the worker in the background ended with an error")
-                failure.append(error)
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
 
-        thread = threading.Thread(target=work, name="rowlock-worker", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.stop()
-            thread.join()
-        if failure:
-            raise failure[0]
+        threading.Thread(target=work, name="rowlock-worker", daemon=True).start()
 
     def stop(self, now: bool = False) -> None:
         """Finish what runs (for as long as the grace) and end; with `now`, give it back and end at once."""
@@ -293,6 +324,7 @@ class Worker:
         if isolate and wanted:
             self._isolation.took(got.claims)
         self._take(got, wanted, still_in_order=self.strategy == strategy)
+        runs.pausing.difference_update(one.queue for one in batch.outcomes if one.pause)
         self._answered = self._asked
         if len(got.claims) >= wanted:
             return 0.0 if runs.is_short() else runs.time_to_next_deadline(_LOOK_AROUND)

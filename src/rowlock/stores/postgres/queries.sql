@@ -212,7 +212,8 @@ SELECT extract(epoch FROM least(
     (SELECT expires_at FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
      ORDER BY expires_at LIMIT 1),
     (SELECT min(beat_at + make_interval(secs => lease)) FROM rowlock_workers
-     WHERE dead_at IS NULL AND id <> :worker)) - {now})::float8
+     WHERE dead_at IS NULL AND id <> :worker),
+    (SELECT min(paused_until) FROM rowlock_queues)) - {now})::float8
 
 -- name: workers
 SELECT w.id, w.host, w.pid, w.version, CAST(w.queues AS json), CAST(w.tasks AS json), w.strategy, w.concurrency, w.started_at, w.beat_at,

@@ -88,6 +88,7 @@ CREATE INDEX rowlock_workers_sleeping ON rowlock_workers (id) WHERE sleeping;
 CREATE TABLE rowlock_queues (
     name      text COLLATE "C" PRIMARY KEY,
     paused_at timestamptz,
+    paused_until timestamptz,               -- NULL: until somebody resumes it
     strategy  text
 );
 

@@ -71,7 +71,15 @@ def finish(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcom
         return []
     known = _known_to_others(tx, worker, [one for one in outcomes if one.unless_known])
     changed = take_steps(tx, [ending(worker, outcome, known) for outcome in outcomes])
+    pause(tx, [one for one, written in zip(outcomes, changed, strict=True) if written])
     return [outcome for outcome, written in zip(outcomes, changed, strict=True) if not written]
+
+
+def pause(tx: Session, outcomes: Sequence[Outcome], queue: str | None = None) -> None:
+    """Pause the queues of the outcomes that ask for it; `queue` is that of all of them, if given."""
+    for one in outcomes:
+        if one.pause:
+            tx.run("pause_for", name=queue or one.queue, delay=one.delay or 0.0)
 
 
 def _known_to_others(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> set[tuple[str, str]]:

@@ -133,11 +133,13 @@ class SqlReads(ABC):
             settings = {
                 name: (paused_at, strategy) for name, paused_at, strategy in db.rows("queue_settings")
             }
+            until = dict(db.rows("paused_until"))
             oldest = {name: db.row("oldest_queued", queue=name)[0] for name in counts}
         return [
             QueueRecord(
                 name=name,
                 paused=settings.get(name, (None, None))[0] is not None,
+                paused_until=self._maybe(until.get(name)) if settings.get(name, (None,))[0] else None,
                 strategy=settings.get(name, (None, None))[1],
                 counts=counts.get(name, dict.fromkeys(map(str, State), 0)),
                 oldest_due=self._maybe(oldest.get(name)),

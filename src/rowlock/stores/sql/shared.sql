@@ -322,17 +322,39 @@ DELETE FROM rowlock_minutes WHERE minute <= (SELECT max(minute) FROM (
     SELECT minute FROM rowlock_minutes WHERE minute < :minute ORDER BY minute LIMIT :most
 ) AS oldest)
 
+-- Without paused_until a pause lasts until somebody ends it, and it is the longest of all.
 -- name: set_paused
 INSERT INTO rowlock_queues (name, paused_at) VALUES (:name, CASE WHEN :paused = 1 THEN {now} END)
 ON CONFLICT (name) DO UPDATE SET
-    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END
+    paused_at = CASE WHEN :paused = 1 THEN coalesce(rowlock_queues.paused_at, {now}) END, paused_until = NULL
+
+-- name: pause_for
+INSERT INTO rowlock_queues (name, paused_at, paused_until) VALUES (:name, {now}, {now+delay})
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = coalesce(rowlock_queues.paused_at, excluded.paused_at),
+    paused_until = CASE WHEN rowlock_queues.paused_at IS NOT NULL AND rowlock_queues.paused_until IS NULL THEN NULL
+                        WHEN rowlock_queues.paused_until > excluded.paused_until THEN rowlock_queues.paused_until
+                        ELSE excluded.paused_until END
+
+-- Maintenance ends pauses whose time is over, so that claims compare no times.
+-- name: pauses_over
+SELECT name FROM rowlock_queues WHERE paused_until <= {now}
+
+-- name: end_pauses
+UPDATE rowlock_queues SET paused_at = NULL, paused_until = NULL WHERE paused_until <= {now} RETURNING name
+
+-- name: next_pause_over
+SELECT min(paused_until) FROM rowlock_queues
+
+-- name: paused_until
+SELECT name, paused_until FROM rowlock_queues WHERE paused_until IS NOT NULL
 
 -- name: set_strategy
 INSERT INTO rowlock_queues (name, strategy) VALUES (:name, :strategy)
 ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
 
 -- name: queue_settings
-SELECT name, paused_at, strategy FROM rowlock_queues
+SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy FROM rowlock_queues
 
 -- name: get_job
 SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim

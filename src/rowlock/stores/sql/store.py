@@ -298,7 +298,17 @@ class SqlStore(RefusedOutcomes):
 
     # -- maintenance ----------------------------------------------------------------------------------
 
+    def end_pauses(self, now: float | None = None) -> None:
+        """Let queues be claimed from again that were paused until now."""
+        with self._read(now) as db:
+            if not db.rows("pauses_over"):
+                return
+        with self._write(now) as tx:
+            if names := [name for (name,) in tx.rows("end_pauses")]:
+                self._hint(tx, names)
+
     def promote(self, most: int, now: float | None = None) -> int:
+        self.end_pauses(now)
         with self._read(now) as db:
             if not db.rows("due_jobs", most=1):
                 return 0

@@ -76,6 +76,7 @@ CREATE TABLE rowlock_workers (
 CREATE TABLE rowlock_queues (
     name      TEXT PRIMARY KEY,
     paused_at REAL,
+    paused_until REAL,                      -- NULL: until somebody resumes it
     strategy  TEXT
 );
 

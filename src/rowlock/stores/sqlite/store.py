@@ -373,7 +373,7 @@ class SqliteStore(SqlReads, SqlStore, SqlUserTransactions):
         with self._read(now) as db:
             moments = [
                 stored - db.now
-                for name in ("next_due", "next_expiry")
+                for name in ("next_due", "next_expiry", "next_pause_over")
                 if (stored := db.row(name)[0]) is not None
             ]
             silent = db.row("next_silent", worker=worker)[0]

@@ -1,0 +1,51 @@
+"""`RetryLater(seconds, pause=True)` in a consumer's function: its rows wait, whoever asks for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rowlock import JobContext, RetryLater, insights
+from rowlock.consumers.row import Row
+from rowlock.job import ClaimRequest
+from tests.consumers.lab import Lab, store_of
+from tests.eventually import eventually
+from tests.stores.steps import worker as register
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_consumer_claims_nothing_until_the_time_is_over(lab: Lab, batch: int | None) -> None:
+    lab.create(3)
+    app, seen = lab.app(), []
+
+    @app.consumer("upload", table=lab.table, state="analysis_state", batch=batch)
+    def upload(ctx: JobContext, recording: object) -> None:
+        seen.append(ctx.attempt)
+        raise RetryLater(300, "the other side is away", pause=True)
+
+    app.consume("upload", until_empty=True, concurrency=1)
+    assert seen == [1]
+    assert {failures for *_, failures in lab.claims()} == {0}
+    store = store_of(app, "upload")
+    who = register(app.store, "another worker")
+    assert store.exchange(who, request=ClaimRequest(count=5)).claims == []
+    (record,) = insights.consumers(app)
+    assert record.paused and record.paused_until is not None
+    app.resume("consumer:upload")
+    (record,) = insights.consumers(app)
+    assert (record.paused, record.paused_until) == (False, None)
+    assert store.exchange(who, request=ClaimRequest(count=5)).claims
+
+
+def test_an_idle_wait_ends_with_the_pause(lab: Lab) -> None:
+    lab.create(2)
+    app, seen = lab.app(poll_interval=30), []
+
+    @app.consumer("upload", table=lab.table, state="analysis_state")
+    def upload(recording: Row) -> None:
+        seen.append(recording.id)
+        if len(seen) == 1:
+            raise RetryLater(0.3, pause=True)
+
+    with app.consuming("upload", concurrency=1).background():
+        eventually(lambda: lab.marks("upload") == {1: True, 2: True})
+    assert seen[0] == 1 and sorted(seen) == [1, 1, 2]
