@@ -213,7 +213,7 @@ async def _run_hooked(
         outcome = await _run_async(claim, task, context, limit, residents)
     else:
         asked = isinstance(error, asyncio.CancelledError)
-        outcome = after_error(claim, _why_cancelled(context) if asked else error, task.retry)
+        outcome = _after_error(claim, _why_cancelled(context) if asked else error, task, context)
     await async_hooks.leave(claim, entered, outcome)
     return outcome
 
