@@ -49,6 +49,7 @@ class ConsumerStore(RefusedOutcomes):
         self._found = False
         self.claiming = Claiming(consumer, lambda: self.table)
         self._ages_at = self._refused_at = 0.0
+        self._switched_off = self._told_when = False  # by the user's own `when=`
         self._told_broken: set[str] = set()
         self._told_refused: set[str] = set()
 
@@ -78,7 +79,8 @@ class ConsumerStore(RefusedOutcomes):
         On PostgreSQL nobody says that a row was inserted, unless its owner calls `app.wake`; and nobody says
         anything when a condition or an age comes true because time has passed.
         """
-        by_time = self._consumer.where is not None or ages(self._consumer.form)
+        consumer = self._consumer
+        by_time = consumer.where is not None or consumer.when is not None or ages(consumer.form)
         return self._ground.sees_every_commit and not by_time
 
     def _tx(self, session: Session) -> Session:
@@ -101,6 +103,8 @@ class ConsumerStore(RefusedOutcomes):
         again: bool = False,
     ) -> ExchangeResult:
         """Hand back outcomes and take rows, in one transaction."""
+        if request is not None and request.count and not self._may_claim():
+            request = None
         count = request.count if request is not None else 0
         writes = bool(outcomes or reports or minutes)
         table = self.table  # looked at before the transaction begins
@@ -133,6 +137,20 @@ class ConsumerStore(RefusedOutcomes):
         if claims:
             self._ground.got_up(worker)
         return ExchangeResult(claims, lost, self._consumer.queue if claims else "")
+
+    def _may_claim(self) -> bool:
+        """What the user's own `when=` says; one that raises has said no."""
+        if self._consumer.when is None:
+            return True
+        try:
+            self._switched_off = not self._consumer.when()
+            self._told_when = False
+        except Exception:
+            self._switched_off = True
+            if not self._told_when:
+                self._told_when = True
+                log.exception("consumer %s: when= raised, so no rows are claimed", self._consumer.name)
+        return not self._switched_off
 
     def _anything_due(self, now: float | None) -> bool:
         with self._ground.reading(now) as session:
@@ -394,7 +412,12 @@ class ConsumerStore(RefusedOutcomes):
         with self._ground.writing(now) as session:
             tx = self._tx(session)
             if form.stale_after is not None:
-                values = {"consumer": self._consumer.name, "age": form.stale_after, **form.always()}
+                values = {
+                    "consumer": self._consumer.name,
+                    "age": form.stale_after,
+                    "charge": 1,
+                    **form.always(),
+                }
                 if reset := tx.run("reset_stale", **values):
                     log.warning(
                         "consumer %s: %d rows that others left running are due again",
@@ -403,7 +426,7 @@ class ConsumerStore(RefusedOutcomes):
                     )
             if form.deadline is not None:
                 error = endings.not_begun_within(form.deadline)
-                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error)
+                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
                 values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
@@ -467,7 +490,7 @@ class ConsumerStore(RefusedOutcomes):
             tx = self._tx(session)
             if tx.row("in_flight", consumer=self._consumer.name) is not None:
                 return False
-            if self.claiming.facts(tx, "")[1]:  # paused
+            if self._switched_off or self.claiming.facts(tx, "")[1]:  # paused
                 return True
         return not self._anything_due(now)
 

@@ -106,7 +106,7 @@ class Worker:
             strategy=lambda: self.strategy,
             ring=self._ring,
             runs=lambda: self._runs,
-            facts=self._facts,
+            facts=self.facts,
             lost_claims=self.lost_claims,
         )
         self.poller = Poller(
@@ -495,7 +495,7 @@ class Worker:
         """The store that holds its jobs."""
         return self._app.store
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """How it works, for `rowlock workers`."""
         facts = {"pools": self._runs.facts()}
         return facts | ({"residents": self._residents.seconds} if self._residents.seconds else {})
