@@ -23,7 +23,7 @@ from rowlock.task import Task
 
 if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
-    from rowlock.consumers.forms import Flag, Status
+    from rowlock.consumers.forms import Failed, Flag, Status
     from rowlock.consumers.host import ConsumerHost
     from rowlock.execution.context import JobContext
     from rowlock.execution.execute import Hook
@@ -156,11 +156,13 @@ class Rowlock:
         state: str | None = None,
         status: Status | None = None,
         flag: Flag | None = None,
+        failed: Failed | None = None,
         key: str = "id",
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         due_at: str | None = None,
+        when: Callable[[], bool] | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
         batch: int | None = None,
@@ -170,9 +172,10 @@ class Rowlock:
 
         With `state`, a row is due while the member `name` of the JSON object in that column is null or
         missing; with `status=Status(...)`, while the status column says so; with `flag=Flag(...)`, until that
-        boolean column is true; and with `due_at`, not before the time in that column. With `batch=n` the
-        function gets a list of up to n rows, and returns a list of as many answers (or None); an exception in
-        it is that row's.
+        boolean column is true; and with `due_at`, not before the time in that column. `failed(error,
+        attempts)` makes the mark that a row out of attempts gets in `state`. `when()` is asked before rows
+        are claimed. With `batch=n` the function gets a list of up to n rows, and returns a list of as many
+        answers (or None); an exception in it is that row's.
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
@@ -185,11 +188,13 @@ class Rowlock:
                 state=state,
                 status=status,
                 flag=flag,
+                failed=failed,
                 key=key,
                 order_by=order_by,
                 columns=columns,
                 where=where,
                 due_at=due_at,
+                when=when,
                 timeout=timeout,
                 retry=retry,
                 batch=batch,

@@ -38,7 +38,7 @@ class Claiming:
     @property
     def _first_column(self) -> int:
         """Where the user's columns begin in a row: after the claim and its place in the line."""
-        return 4 + len(self._consumer.position)
+        return 5 + len(self._consumer.position)
 
     def start_over(self) -> None:
         """Look from the first row on next time: one that lies before the last one taken has come back."""
@@ -66,7 +66,7 @@ class Claiming:
             return []
         ids = _json([*taken, *(row[0] for row in fresh)])
         if self._consumer.form.holds:
-            tx.run("take_rows", ids=ids, **self._consumer.form.always())
+            self._show(tx, worker, ids)
         as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
         return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
 
@@ -84,10 +84,15 @@ class Claiming:
 
     def show(self, tx: Session, worker: str, claim: int) -> bool:
         """Let one claim show in the user's row; False if that is not due any more, which ends the claim."""
-        if tx.run("take_rows", ids=_json([claim]), **self._consumer.form.always()):
+        if self._show(tx, worker, _json([claim])):
             return True
         tx.run("end_claims", ids=_json([claim]), worker=worker)
         return False
+
+    def _show(self, tx: Session, worker: str, ids: str) -> int:
+        if self._consumer.form.reads_attempts:
+            tx.run("read_attempts", ids=ids)
+        return tx.run("take_rows", ids=ids, worker=worker, **self._consumer.form.always())
 
     def claims_of(self, tx: Session, worker: str, taken: list[int], again: set[int]) -> list[Claim]:
         """The claims with their rows."""
@@ -106,8 +111,7 @@ class Claiming:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                waits = self._consumer.name in request.quick and self._consumer.retry.max_attempts > 1
-                values: dict[str, Any] = {"charge": int(not waits), "asked": int(returned is not None)}
+                values: dict[str, Any] = {"asked": int(returned is not None)}
                 values |= {"own_strategy": request.strategy, "worker": worker, "count": count - len(taken)}
                 fresh = self._take_free(tx, values)
         return taken, fresh
@@ -125,8 +129,7 @@ class Claiming:
     def _take_free(self, tx: Session, values: dict[str, Any]) -> list[Any]:
         """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
-        So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
-        their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
+        So a claim does not step over all that is in flight or waits to be tried again.
         """
         strategy, asked = self._queue_strategy or values["own_strategy"], values["asked"]
         if strategy != self._strategy:
@@ -145,7 +148,7 @@ class Claiming:
 
     def _claims(self, tx: Session, worker: str, taken: list[Any], again: set[int]) -> list[Claim]:
         rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
-        last = [*rows[-1][5 : self._first_column], rows[-1][1]]
+        last = [*rows[-1][6 : self._first_column], rows[-1][1]]
         marks = {f"mark_{place}": value for place, value in zip(self._consumer.places, last, strict=True)}
         self._mark = None if None in last else marks
         batches = _lots(rows, self._consumer.batch or 1)
@@ -158,7 +161,7 @@ class Claiming:
 
     def _claim(self, worker: str, batch: list[Any], again: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
-        claim, key, failures, isolate, claimed_at, *_ = batch[0]
+        claim, key, failures, isolate, claimed_at, budget, *_ = batch[0]
         values = [self._table().loaded(tuple(row[self._first_column :])) for row in batch]
         return Claim(
             id=claim,
@@ -168,7 +171,7 @@ class Claiming:
             args_json=to_text(self._table().columns, values),
             priority=0,
             failures=failures,
-            max_attempts=self._consumer.retry.max_attempts,
+            max_attempts=self._consumer.retry.max_attempts if budget is None else max(1, int(budget)),
             created=claimed_at,
             due=claimed_at,
             taken=claimed_at,

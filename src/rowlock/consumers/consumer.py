@@ -14,7 +14,7 @@ from typing import Any
 from rowlock.binding import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
-from rowlock.consumers.forms import Flag, Status
+from rowlock.consumers.forms import Failed, Flag, Status
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_seconds
@@ -57,11 +57,13 @@ class Consumer:
         state: str | None = None,
         status: Status | None = None,
         flag: Flag | None = None,
+        failed: Failed | None = None,
         key: str = "id",
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         due_at: str | None = None,
+        when: Callable[[], bool] | None = None,
         timeout: Seconds | None = None,
         retry: Retry | bool | None = None,
         batch: int | None = None,
@@ -70,11 +72,14 @@ class Consumer:
         self.name = names.consumer_name(name)
         self.table = names.table(table)
         self.key = names.column("key", key)
-        self.form = forms.of(self.name, state=state, status=status, flag=flag)
+        self.form = forms.of(self.name, failed, state=state, status=status, flag=flag)
         self.order = names.order([key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
         self.due_at = None if due_at is None else names.column("due_at", due_at)
+        if when is not None and (not callable(when) or inspect.iscoroutinefunction(when)):
+            raise ConfigurationError(f"when={when!r}: must be a plain function that returns true or false")
+        self.when = when
         self.retry = policy(retry)
         self.timeout = check_seconds("timeout", timeout)
         if self.timeout == 0:
@@ -90,6 +95,10 @@ class Consumer:
         ):
             raise ConfigurationError(
                 f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
+            )
+        if batch is not None and self.form.reads_budget:
+            raise ConfigurationError(
+                f"consumer {name!r}: rows with a max_attempts of their own do not come in batches so far"
             )
         self.batch = batch
         self.binding = RowBinding(function, self.name, many=batch is not None)

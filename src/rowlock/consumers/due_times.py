@@ -5,7 +5,9 @@ Only data, by database and by the type of the column.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -26,17 +28,17 @@ def _postgresql(fits: Callable[[str], bool], least: str, now: str, seconds: str)
 
 _SQLITE_TYPES = ("DATE", "TIME", "TEXT", "CHAR", "INT", "REAL", "FLOA", "DOUB", "NUM", "DEC")
 # Each value by itself: a number, also one in a text, is Unix seconds; all else is as SQLite reads a time.
-_SECONDS = """CASE WHEN typeof(«due_at») IN ('integer', 'real') THEN «due_at»
+SECONDS = """CASE WHEN typeof(«due_at») IN ('integer', 'real') THEN «due_at»
     ELSE coalesce((julianday(«due_at») - 2440587.5) * 86400.0,
                   CASE WHEN «due_at» NOT GLOB '*[^0-9.]*' THEN CAST(«due_at» AS REAL) END) END"""
 _EPOCH = "CAST(extract(epoch FROM {0}) AS double precision)"
-NOT_A_TIME = f"«due_at» IS NOT NULL AND ({_SECONDS}) IS NULL"
+NOT_A_TIME = f"«due_at» IS NOT NULL AND ({SECONDS}) IS NULL"
 DUE_TIMES = {
     "sqlite": (
         DueTime(
             lambda declared: not declared or any(word in declared.upper() for word in _SQLITE_TYPES),
-            f"(«due_at» IS NULL OR {_SECONDS} <= {{now}})",
-            f"min({_SECONDS})",
+            f"(«due_at» IS NULL OR {SECONDS} <= {{now}})",
+            f"min({SECONDS})",
             "«due_at»",
         ),
     ),
@@ -73,3 +75,20 @@ DUE_TIMES = {
         ),
     ),
 }
+
+# How SQLite writes the current time into a column that takes anything.
+NUMBERS = {"integer": "CAST({now} AS INTEGER)", "real": "{now}"}
+_WRITTEN = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?")
+
+
+def time_form(value: Any) -> str:
+    """The form of one time, for `strftime` (or "integer" or "real"); without one, CURRENT_TIMESTAMP's."""
+    if isinstance(value, (int, float)):
+        return "integer" if isinstance(value, int) else "real"
+    match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return "%Y-%m-%d %H:%M:%S"
+    between, seconds, fraction, zone = match.groups()
+    digits = "" if fraction is None else "0" * max(0, len(fraction) - 4)  # of which it writes three
+    written = ":%S" if fraction is None else f":%f{digits}"
+    return f"%Y-%m-%d{between}%H:%M{written if seconds else ''}{zone or ''}"

@@ -127,6 +127,8 @@ def retry_failed(host: ConsumerHost) -> int:
         tx = session.using(table.statements)
         if form.keeps_failures:
             tx.run("forget_past_failures", consumer=name)
+            if form.shows_failures:
+                tx.run("clear_marks", **form.always())
             cleared = tx.run("forget_failures", consumer=name)
         else:
             cleared = tx.run("clear_failed", error=None, **form.always())

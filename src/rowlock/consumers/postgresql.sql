@@ -6,6 +6,9 @@ CAST(«t».«key» AS text)
 -- fragment: claim_key
 CAST(c.row_key AS «key_type»)
 
+-- fragment: claimed_key
+CAST(rowlock_consumer_claims.row_key AS «key_type»)
+
 -- fragment: its_key
 CAST(its_row_key AS «key_type»)
 
@@ -41,6 +44,15 @@ jsonb_typeof(«state») IN ('object', 'null')
 
 -- fragment: row_done_state
 («state» ->> '«name»' IS NOT NULL AND jsonb_typeof(«state» -> '«name»' -> 'failed') IS NULL)
+
+-- fragment: row_failed_by_mark
+coalesce((«state» -> '«name»') = ({failure_mark}), false)
+
+-- fragment: row_done_by_mark
+(«state» ->> '«name»' IS NOT NULL AND NOT {row_failed_by_mark})
+
+-- fragment: kept_mark
+CAST(:mark AS jsonb)
 
 -- fragment: row_cleared_state
 «state» = «state» - '«name»'
@@ -101,7 +113,7 @@ WITH picked AS MATERIALIZED (
 -- fragment: insert_picked
 , c AS (
     INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-    SELECT :consumer, row_key, :worker, {now}, {started_if_charged} FROM picked
+    SELECT :consumer, row_key, :worker, {now}, {now} FROM picked
     ON CONFLICT (consumer, row_key) DO NOTHING
     RETURNING claim, row_key, failures, isolate, claimed_at)
 {claim_with_row} FROM c JOIN «table» ON «t».«key» = {claim_key}

@@ -86,7 +86,8 @@ class Settling:
         form = self._consumer.form
         shown = [(ended[one.claim][0], form.mark(one, ended[one.claim][1])) for one in kept]
         if form.keeps_failures:
-            self._keep_failures(tx, [(one, *ended[one.claim]) for one in kept])
+            marked = [values.get("mark") if values else None for _, values in shown]
+            self._keep_failures(tx, [(one, *ended[one.claim]) for one in kept], marked)
         marks = [(key, values) for key, values in shown if values is not None]
         for key in self._mark(tx, marks):
             self.unmarked.append(key)
@@ -98,7 +99,9 @@ class Settling:
             )
         return [outcome for outcome in outcomes if outcome.claim not in ended]
 
-    def _keep_failures(self, tx: Session, outcomes: list[tuple[Outcome, Any, int]]) -> None:
+    def _keep_failures(
+        self, tx: Session, outcomes: list[tuple[Outcome, Any, int]], marks: list[str | None]
+    ) -> None:
         """Which rows have failed, in rowlock's own table: they are due again only after `retry`."""
         failed = [
             {
@@ -106,10 +109,20 @@ class Settling:
                 "row_key": key,
                 "failures": failures + one.charge,
                 "error": reason(one.error),
+                "mark": mark,
             }
-            for one, key, failures in outcomes
+            for (one, key, failures), mark in zip(outcomes, marks, strict=True)
             if one.ending is not Ending.COMPLETED
         ]
+        if self._consumer.form.shows_failures:  # the row was reset by others: its old record counts no more
+            tx.each(
+                "forget_failure",
+                [
+                    {"consumer": self._consumer.name, "row_key": key}
+                    for one, key, _ in outcomes
+                    if one.ending is Ending.COMPLETED
+                ],
+            )
         if failed:
             tx.each("keep_failure", failed)
 
@@ -139,7 +152,9 @@ class Settling:
             ids = _json([outcome.claim for outcome in outcomes])
             if "lock_rows" in self._statements:
                 tx.rows("lock_rows", ids=ids, worker=worker)
-            tx.run("give_rows_back", ids=ids, worker=worker, **form.always())
+            for charge in sorted({outcome.charge for outcome in outcomes}):
+                alike = _json([outcome.claim for outcome in outcomes if outcome.charge == charge])
+                tx.run("give_rows_back", ids=alike, worker=worker, charge=charge, **form.always())
         forgettable = [
             one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None and not one.isolate
         ]

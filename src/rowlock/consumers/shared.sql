@@ -13,6 +13,11 @@
 SELECT f.row_key FROM rowlock_consumer_failures f
 WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
 
+-- What the row was given when it failed; others may have set something else since.
+-- fragment: failure_mark
+SELECT f.mark FROM rowlock_consumer_failures f
+WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+
 -- fragment: rows_with_failures
 (SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
 JOIN «table» ON «t».«key» = {its_key}
@@ -25,9 +30,6 @@ JOIN «table» ON «t».«key» = {its_key}
        AND coalesce((SELECT strategy FROM rowlock_queues WHERE name = :queue), :own_strategy) = :strategy
        AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
                        WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
-
--- fragment: started_if_charged
-CASE WHEN :charge = 1 THEN {now} END
 
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
@@ -60,7 +62,7 @@ WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
 
 -- fragment: claim_with_row
-SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {place}«columns»
+SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {row_max_attempts}, {place}«columns»
 
 -- name: taken
 {claim_with_row} FROM rowlock_consumer_claims c JOIN «table» ON «t».«key» = {claim_key} WHERE c.claim IN ({ids})
@@ -83,6 +85,12 @@ UPDATE «table» SET {marked} WHERE «key» = {given_key} AND {markable}
 -- A claim that shows in the user's row: set there, and taken back, by whoever has it.
 -- name: take_rows
 UPDATE «table» SET {row_taken} WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids})) AND {due}
+
+-- How often a row was tried is what the row says: others may have tried it, too.
+-- name: read_attempts
+UPDATE rowlock_consumer_claims
+SET failures = coalesce((SELECT {row_attempts} FROM «table» WHERE «t».«key» = {claimed_key}), failures)
+WHERE claim IN ({ids})
 
 -- name: give_rows_back
 UPDATE «table» SET {row_given_back}
@@ -108,13 +116,14 @@ UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
 -- name: return_claim
 UPDATE rowlock_consumer_claims
 SET batch_id = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
-    isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END, error = coalesce(:error, error),
+    isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END,
+    deaths = CASE WHEN :isolate > 0 THEN deaths + 1 WHEN :charge > 0 THEN 0 ELSE deaths END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 
 -- What was never tried is forgotten: the row has its old place again.
 -- name: forget_claim
-DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0
+DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0 AND deaths = 0
 
 -- name: report_row
 UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
@@ -135,7 +144,7 @@ SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE con
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
-SELECT claim, row_key, failures, started_at, error_kind, error FROM rowlock_consumer_claims
+SELECT claim, row_key, failures, started_at, deaths, error_kind, error FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
 
 -- The outcome of a claim cannot be written: what the database said is kept here, once. Without a charge it was never begun.
@@ -231,10 +240,16 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 UPDATE «table» SET {row_cleared} WHERE {row_failed}
 
 -- name: keep_failure
-INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error)
-VALUES (:consumer, :row_key, {now}, :failures, :error)
+INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error, mark)
+VALUES (:consumer, :row_key, {now}, :failures, :error, {kept_mark})
 ON CONFLICT (consumer, row_key) DO UPDATE
-SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error
+SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error, mark = excluded.mark
+
+-- name: forget_failure
+DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer AND row_key = :row_key
+
+-- name: clear_marks
+UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
 
 -- name: forget_failures
 DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer

@@ -7,6 +7,9 @@
 -- fragment: claim_key
 c.row_key
 
+-- fragment: claimed_key
+rowlock_consumer_claims.row_key
+
 -- fragment: its_key
 its_row_key
 
@@ -40,6 +43,16 @@ CASE WHEN «state» IS NULL THEN 0 WHEN NOT json_valid(«state») THEN 1
 -- fragment: row_done_state
 («state» IS NOT NULL AND json_valid(«state») AND json_extract(«state», '$."«name»"') IS NOT NULL
  AND json_type(«state», '$."«name»".failed') IS NULL)
+
+-- With CASE, because here AND would look at both of its sides.
+-- fragment: row_failed_by_mark
+coalesce(CASE WHEN json_valid(«state») THEN json_quote(json_extract(«state», '$."«name»"')) = ({failure_mark}) END, 0)
+
+-- fragment: row_done_by_mark
+(CASE WHEN json_valid(«state») THEN json_extract(«state», '$."«name»"') IS NOT NULL AND NOT {row_failed_by_mark} ELSE 0 END)
+
+-- fragment: kept_mark
+json_quote(json_extract(json_set('{}', '$.mark', json(:mark)), '$.mark'))
 
 -- fragment: row_cleared_state
 «state» = json_remove(«state», '$."«name»"')
@@ -77,13 +90,13 @@ SELECT row_key
 
 -- fragment: insert_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
 WHERE {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
 -- fragment: insert_free_beyond
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
 WHERE {beyond} AND {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
@@ -94,10 +107,10 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 (SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
 
 -- name: table_columns
-SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table)
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table) WHERE hidden <> 1
 
 -- name: table_columns_in
-SELECT name, type, pk, "notnull", type FROM pragma_table_info(:table, :schema)
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
 
 -- Indexes that make one column unique, whatever the rest of the row is.
 -- name: unique_columns

@@ -34,7 +34,6 @@ log = logging.getLogger("rowlock.consumer")
 
 _BROKEN_NAMED = 5
 _AGES_EVERY = 5.0  # seconds between looks for rows that are too old
-_SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
 class ConsumerStore(RefusedOutcomes):
@@ -50,6 +49,7 @@ class ConsumerStore(RefusedOutcomes):
         self._found = False
         self.claiming = Claiming(consumer, lambda: self.table)
         self._ages_at = self._refused_at = 0.0
+        self._switched_off = self._told_when = False  # by the user's own `when=`
         self._told_broken: set[str] = set()
         self._told_refused: set[str] = set()
 
@@ -79,7 +79,8 @@ class ConsumerStore(RefusedOutcomes):
         On PostgreSQL nobody says that a row was inserted, unless its owner calls `app.wake`; and nobody says
         anything when a condition or an age comes true because time has passed.
         """
-        by_time = self._consumer.where is not None or ages(self._consumer.form)
+        consumer = self._consumer
+        by_time = consumer.where is not None or consumer.when is not None or ages(consumer.form)
         return self._ground.sees_every_commit and not by_time
 
     def _tx(self, session: Session) -> Session:
@@ -102,6 +103,8 @@ class ConsumerStore(RefusedOutcomes):
         again: bool = False,
     ) -> ExchangeResult:
         """Hand back outcomes and take rows, in one transaction."""
+        if request is not None and request.count and not self._may_claim():
+            request = None
         count = request.count if request is not None else 0
         writes = bool(outcomes or reports or minutes)
         table = self.table  # looked at before the transaction begins
@@ -134,6 +137,20 @@ class ConsumerStore(RefusedOutcomes):
         if claims:
             self._ground.got_up(worker)
         return ExchangeResult(claims, lost, self._consumer.queue if claims else "")
+
+    def _may_claim(self) -> bool:
+        """What the user's own `when=` says; one that raises has said no."""
+        if self._consumer.when is None:
+            return True
+        try:
+            self._switched_off = not self._consumer.when()
+            self._told_when = False
+        except Exception:
+            self._switched_off = True
+            if not self._told_when:
+                self._told_when = True
+                log.exception("consumer %s: when= raised, so no rows are claimed", self._consumer.name)
+        return not self._switched_off
 
     def _anything_due(self, now: float | None) -> bool:
         with self._ground.reading(now) as session:
@@ -286,7 +303,7 @@ class ConsumerStore(RefusedOutcomes):
         outcomes = [self._left(row, Event.STOPPED) for row in rows]
         self._settle_apart(worker, outcomes, now)
         self.underlying.retire(worker, now)
-        if any(one.ending is Ending.RELEASED for one in outcomes):
+        if any(one.ending is not Ending.FAILED for one in outcomes):
             # After its own row says that it is gone: those who are told must be others.
             self._ground.wake_readers(self._consumer.queue)
 
@@ -351,24 +368,19 @@ class ConsumerStore(RefusedOutcomes):
 
     def _left(self, row: Any, event: Event, died_by: float | None = None) -> Outcome:
         """What becomes of a claim, as `held_rows` reads it, that its worker left behind."""
-        claim, key, failures, started_at, kind, said = row
+        claim, key, failures, started_at, deaths, kind, said = row
         began = started_at is not None
         name, title = self._consumer.name, key_text(key)
         plain = Outcome(id=claim, claim=claim, ending=Ending.RELEASED, task=name, row=title)
-        if kind == REFUSED and began:  # nothing could be written for it while its worker lived
-            event, text = Event.UNWRITABLE, said or ""
-        else:  # one that could not even be taken was never begun
-            text = endings.died(1) if event is Event.WORKER_DIED else ""
         facts = Facts(
             failures=failures,
+            deaths=deaths,
             began=began,
-            spared=kind == _SPARED,
             lived=died_by - started_at if began and died_by is not None else 0.0,
         )
-        outcome = endings.settled(plain, event, facts, self._consumer.retry, text)
-        if outcome.isolate and not began:  # it counts as started the next time
-            return msgspec.structs.replace(outcome, error=None, error_kind=_SPARED, delay=0.0)
-        return outcome
+        if kind == REFUSED and began:  # nothing could be written for it while its worker lived
+            return endings.settled(plain, Event.UNWRITABLE, facts, self._consumer.retry, said or "")
+        return endings.settled(plain, event, facts, self._consumer.retry)
 
     # -- maintenance ----------------------------------------------------------------------------------
 
@@ -400,7 +412,12 @@ class ConsumerStore(RefusedOutcomes):
         with self._ground.writing(now) as session:
             tx = self._tx(session)
             if form.stale_after is not None:
-                values = {"consumer": self._consumer.name, "age": form.stale_after, **form.always()}
+                values = {
+                    "consumer": self._consumer.name,
+                    "age": form.stale_after,
+                    "charge": 1,
+                    **form.always(),
+                }
                 if reset := tx.run("reset_stale", **values):
                     log.warning(
                         "consumer %s: %d rows that others left running are due again",
@@ -409,7 +426,7 @@ class ConsumerStore(RefusedOutcomes):
                     )
             if form.deadline is not None:
                 error = endings.not_begun_within(form.deadline)
-                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error)
+                late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
                 values = {"consumer": self._consumer.name, "age": form.deadline, **(form.mark(late, 0) or {})}
                 if failed := tx.run("fail_too_old", **values):
                     log.warning("consumer %s: %d rows were not begun in time", self._consumer.name, failed)
@@ -473,7 +490,7 @@ class ConsumerStore(RefusedOutcomes):
             tx = self._tx(session)
             if tx.row("in_flight", consumer=self._consumer.name) is not None:
                 return False
-            if self.claiming.facts(tx, "")[1]:  # paused
+            if self._switched_off or self.claiming.facts(tx, "")[1]:  # paused
                 return True
         return not self._anything_due(now)
 

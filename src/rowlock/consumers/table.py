@@ -16,7 +16,7 @@ import msgspec
 
 from rowlock.consumers import conditions, names
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.due_times import DUE_TIMES, NOT_A_TIME, DueTime
+from rowlock.consumers.due_times import DUE_TIMES, NOT_A_TIME, NUMBERS, SECONDS, DueTime, time_form
 from rowlock.consumers.forms import base as forms
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
@@ -99,7 +99,7 @@ DIALECTS = {
             (
                 lambda _: True,
                 "strftime('«iso»', {now}, 'unixepoch')",
-                "julianday({0}) < julianday({now-age}, 'unixepoch')",
+                SECONDS.replace("«due_at»", "{0}") + " < {now-age}",
                 "(julianday({0}) - 2440587.5) * 86400.0",
             ),
         ),
@@ -160,6 +160,8 @@ class Table:
         self._dialect = DIALECTS[self.dialect_name]
         self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.dialect_name}.sql"))
         self._elsewhere: dict[str, Statements] = {}
+        self._time_forms: dict[str, str] = {}
+        self._seen_times: dict[str, str] = {}
         self._described = {column.name: column for column in self._look()}
         self.types = {name: column.type for name, column in self._described.items()}
         self.has_index = self.index_reads_clock = False
@@ -367,10 +369,31 @@ class Table:
     def stamp(self, column: str) -> tuple[str, str]:
         """What writes the time of day into that column, and what asks whether it is older than :age."""
         kind, quoted = self.types[column], names.quoted(column)
-        for fits, now, older, _ in self._dialect.stamps:
-            if fits(kind):
-                return now, older.replace("{0}", quoted)
-        raise AssertionError(kind)
+        now, older = next((now, older) for fits, now, older, _ in self._dialect.stamps if fits(kind))
+        if "«iso»" in now:
+            form, mark = self._time_form(column), f"time_{list(self.types).index(column)}"
+            self._time_forms[mark] = form
+            now = NUMBERS.get(form) or now.replace("iso", mark)
+        return now, older.replace("{0}", quoted)
+
+    def _time_form(self, column: str) -> str:
+        """How times are written into a column that takes any text: as it has them already."""
+        if self._consumer.form.time_format is not None:
+            return self._consumer.form.time_format
+        if column not in self._seen_times:
+            place, name = ".".join(map(names.quoted, self._consumer.table)), names.quoted(column)
+            one = f"SELECT {name} FROM {place} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted names
+            with self._store.reading() as db:
+                found = db.using({"one": one}).row("one")
+            self._seen_times[column] = time_form(None if found is None else found[0])
+        return self._seen_times[column]
+
+    def json_value(self, column: str, text: str) -> str:
+        """A JSON text as that column takes it: never cut, for half of it is none."""
+        if self.dialect_name == "sqlite":
+            return text
+        kind = self.types[column]
+        return f"CAST({text} AS {kind if kind in ('json', 'jsonb') else 'text'})"
 
     def fitted(self, column: str, text: str) -> str:
         """What that column can hold of a text: as much as it has room for, and no NULL if it takes none."""
@@ -476,7 +499,7 @@ class Table:
             "status": "",
             **consumer.form.theirs(),
             "status_type": self.types[consumer.form.column],
-            "iso": "%Y-%m-%d %H:%M:%f",
+            **self._time_forms,
             # On lines of its own: it may end in a comment.
             "where": f"(\n{consumer.where}\n)",
         }

@@ -10,17 +10,17 @@ from typing import Any
 
 from rowlock.consumers.forms.base import Form
 from rowlock.consumers.forms.flag import Flag, FlagForm
-from rowlock.consumers.forms.json_member import StateForm
+from rowlock.consumers.forms.json_member import Failed, StateForm
 from rowlock.consumers.forms.status_column import Status, StatusForm
 from rowlock.errors import ConfigurationError
 
-__all__ = ["Flag", "Form", "Status", "of"]
+__all__ = ["Failed", "Flag", "Form", "Status", "of"]
 
 _FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm, "flag": FlagForm}
 
 
-def of(consumer: str, **given: Any) -> Form:
-    """The form that the one option which is not None stands for."""
+def of(consumer: str, failed: Failed | None, **given: Any) -> Form:
+    """The form that the one option which is not None stands for; `failed` belongs to `state`."""
     chosen = [(option, value) for option, value in given.items() if value is not None]
     if len(chosen) != 1:
         raise ConfigurationError(
@@ -28,4 +28,8 @@ def of(consumer: str, **given: Any) -> Form:
             f"or flag=Flag(...){', and only one of them' if chosen else ''}"
         )
     ((option, value),) = chosen
-    return _FORMS[option](value, consumer)
+    if failed is None:
+        return _FORMS[option](value, consumer)
+    if option != "state":
+        raise ConfigurationError(f"consumer {consumer!r}: failed=... is for state=..., not for {option}=...")
+    return StateForm(value, consumer, failed)

@@ -19,6 +19,7 @@ Index = tuple[str, str, str]  # its name, the column in it, and the statement th
 PIECES = (
     *("due", "markable", "marked", "row_failed", "row_done", "row_cleared"),
     *("row_taken", "row_given_back", "progress", "not_given_up", "failed_rows"),
+    *("row_attempts", "row_max_attempts"),
 )
 CONDITIONS = ("broken", "row_running", "stale", "too_old")  # never true if a form leaves them out
 
@@ -37,6 +38,10 @@ class TableTypes(Protocol):
 
     def fitted(self, column: str, text: str) -> str:
         """What that column can hold of a text (given as SQL)."""
+        ...
+
+    def json_value(self, column: str, text: str) -> str:
+        """A JSON text (given as SQL) as that column takes it, uncut."""
         ...
 
 
@@ -76,7 +81,11 @@ class Form(Protocol):
     holds: bool  # a claim shows in the user's row, and has to be taken back there
     has_broken: bool  # rows may hold what cannot be read
     keeps_failures: bool  # which rows have failed is known by rowlock's own table
+    shows_failures: bool  # rows that have failed carry a mark, which `retry` takes away
     stale_after: float | None  # seconds after which rows that others left running are due again
+    reads_attempts: bool  # how often a row was tried is read in the row
+    reads_budget: bool  # and so is how often it may be tried
+    time_format: str | None  # how SQLite writes times; None: as the column has them
     deadline: float | None  # seconds after which rows that nobody began fail
 
     def __str__(self) -> str:
@@ -128,7 +137,13 @@ def ages(form: Form) -> bool:
 def pieces(form: Form, table: TableTypes) -> dict[str, str]:
     """The form's pieces of SQL, and something for each that it leaves out."""
     nothing = dict.fromkeys(PIECES, "") | dict.fromkeys(CONDITIONS, "false")
-    return {**nothing, "not_given_up": "true", "failed_rows": "«table»", **form.words(table)}
+    return {
+        **nothing,
+        "not_given_up": "true",
+        "failed_rows": "«table»",
+        "row_max_attempts": "NULL",
+        **form.words(table),
+    }
 
 
 def reason(error: str | None) -> str:

@@ -33,8 +33,11 @@ class FlagForm:
 
     holds = has_broken = False
     keeps_failures = True
+    shows_failures = False
     stale_after: float | None = None
     deadline: float | None = None
+    reads_attempts = reads_budget = False
+    time_format: str | None = None
 
     def __init__(self, flag: Flag, consumer: str) -> None:
         if not isinstance(flag, Flag):

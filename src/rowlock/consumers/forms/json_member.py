@@ -5,27 +5,41 @@ The SQL is in each database's statements; here is what is bound to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from rowlock import codec
 from rowlock.consumers import names
 from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word, reason
+from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
+
+log = logging.getLogger("rowlock.consumer")
+
+Failed = Callable[[str, int], Any]  # an error and the attempts to a JSON value
+_MOST_BYTES = 65_536
 
 
 class StateForm:
     """One member of a JSON object: null or missing while the row is due."""
 
-    holds = keeps_failures = False
-    has_broken = True
+    holds = False
+    has_broken = shows_failures = True
     stale_after: float | None = None
     deadline: float | None = None
+    reads_attempts = reads_budget = False
+    time_format: str | None = None
 
-    def __init__(self, column: str, consumer: str) -> None:
+    def __init__(self, column: str, consumer: str, failed: Failed | None = None) -> None:
         self.column = names.column("state", column)
         self._consumer = consumer
+        if failed is not None and not callable(failed):
+            raise ConfigurationError(f"failed={failed!r}: must be a function of an error and attempts")
+        self._failed = failed
+        self.keeps_failures = failed is not None  # a word of the user's own does not tell
 
     def __str__(self) -> str:
         return f"state={self.column!r}"
@@ -44,7 +58,11 @@ class StateForm:
 
     def words(self, table: TableTypes) -> dict[str, str]:
         pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
-        return {name: f"{{{name}_state}}" for name in pieces}
+        words = {name: f"{{{name}_state}}" for name in pieces}
+        if not self.keeps_failures:
+            return words
+        own = {"row_failed": "{row_failed_by_mark}", "row_done": "{row_done_by_mark}"}
+        return {**words, **own, "failed_rows": "{rows_with_failures}"}
 
     def theirs(self) -> dict[str, str]:
         return {"state": names.quoted(self.column), "name": self._consumer}
@@ -60,9 +78,22 @@ class StateForm:
         if outcome.ending is Ending.COMPLETED:
             result = outcome.result
             return {"mark": "true" if result is None or result == "null" else result}
-        attempts = failures + outcome.charge
-        mark = {"failed": reason(outcome.error), "attempts": attempts}
-        return {"mark": msgspec.json.encode(mark).decode()}
+        error, attempts = reason(outcome.error), failures + outcome.charge
+        own = self._own_mark(error, attempts)
+        return {"mark": own or msgspec.json.encode({"failed": error, "attempts": attempts}).decode()}
+
+    def _own_mark(self, error: str, attempts: int) -> str | None:
+        """What the user's function makes of a failure, as JSON; None if there is no use in it."""
+        if self._failed is None:
+            return None
+        try:
+            made = self._failed(error, attempts)
+            if made is not None:  # which would leave the row due
+                return codec.encode(made, "what failed= returned", _MOST_BYTES)
+            log.error("consumer %s: failed= returned None; the usual mark is set", self._consumer)
+        except Exception:
+            log.exception("consumer %s: failed= raised; the usual mark is set", self._consumer)
+        return None
 
     def progress(self, done: float, total: float | None) -> dict[str, Any]:
         return {}

@@ -16,14 +16,22 @@ from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
 
+_COLUMNS = (
+    *("error", "started_at", "finished_at", "updated_at", "created_at", "progress", "progress_done"),
+    *("claimed_by", "attempts", "max_attempts", "result"),
+)
+_REFUSED = frozenset("'{}«»\\\n\x00")
+
 
 class Status(msgspec.Struct, frozen=True):
     """A status column of the user's, with the user's own words for what a row can be.
 
-    `error` is the column that gets the reason of a failure; `started_at`, `finished_at` and `progress`
-    (in percent) are kept up to date if they are named. Rows that somebody else left `running` are due again
-    `stale_after` seconds after `started_at`; rows that nobody has begun `deadline` seconds after `created_at`
-    fail.
+    `error` is the column that gets the reason of a failure. The other columns are kept up to date if they
+    are named: `started_at`, `finished_at`, `updated_at`, `claimed_by` (a worker's id), `attempts`, `result`
+    (JSON), and `progress` (in percent) or `progress_done` (as `ctx.progress` was given it). `max_attempts` is
+    read for each row. `time_format` is how SQLite's `strftime` writes times. Rows that somebody else left
+    `running` are due again `stale_after` seconds after `started_at`; rows that nobody has begun `deadline`
+    seconds after `created_at` fail.
     """
 
     column: str
@@ -34,7 +42,14 @@ class Status(msgspec.Struct, frozen=True):
     error: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    updated_at: str | None = None
     progress: str | None = None
+    progress_done: str | None = None
+    claimed_by: str | None = None
+    attempts: str | None = None
+    max_attempts: str | None = None
+    result: str | None = None
+    time_format: str | None = None
     created_at: str | None = None
     stale_after: float | None = None
     deadline: float | None = None
@@ -46,9 +61,15 @@ class Status(msgspec.Struct, frozen=True):
                 raise ConfigurationError(f"Status: {word!r} must be a word (or number) of the column's")
         if len(set(words)) < len(words):
             raise ConfigurationError(f"Status: due, running, done and failed must differ: {words}")
-        for name in ("column", "error", "started_at", "finished_at", "progress", "created_at"):
+        for name in ("column", *_COLUMNS):
             if getattr(self, name) is not None:
                 names.column(f"Status {name}", getattr(self, name))
+        if self.progress is not None and self.progress_done is not None:
+            raise ConfigurationError("Status: give it either progress= (percent) or progress_done= (a count)")
+        if self.time_format is not None and (
+            not isinstance(self.time_format, str) or set(self.time_format) & _REFUSED
+        ):
+            raise ConfigurationError(f"Status: time_format={self.time_format!r} must be text for strftime")
         for name, needs in (("stale_after", "started_at"), ("deadline", "created_at")):
             check_seconds(f"Status {name}", getattr(self, name))
             if getattr(self, name) is not None and getattr(self, needs) is None:
@@ -58,7 +79,7 @@ class Status(msgspec.Struct, frozen=True):
 class StatusForm:
     """A status column: from due to running when a row is claimed, to done or failed when it ends."""
 
-    holds = True
+    holds = shows_failures = True
     has_broken = keeps_failures = False
 
     def __init__(self, status: Status, consumer: str) -> None:
@@ -67,13 +88,15 @@ class StatusForm:
         self.status = status
         self.column = status.column
         self.stale_after, self.deadline = status.stale_after, status.deadline
+        self.reads_attempts = status.attempts is not None
+        self.reads_budget = status.max_attempts is not None
+        self.time_format = status.time_format
 
     def __str__(self) -> str:
         return repr(self.status)
 
     def needed(self) -> list[tuple[str, str]]:
-        chosen = ("error", "started_at", "finished_at", "progress", "created_at")
-        named = [(f"Status {name}", value) for name in chosen if (value := getattr(self.status, name))]
+        named = [(f"Status {name}", value) for name in _COLUMNS if (value := getattr(self.status, name))]
         return [("status", self.status.column), *named]
 
     def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
@@ -91,38 +114,57 @@ class StatusForm:
 
     def words(self, table: TableTypes) -> dict[str, str]:
         status, stamp, fitted = self.status, table.stamp, table.fitted
-        taking, giving_back, marking = [
-            ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word")
+        taking, giving_back, marking, clearing = [
+            ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word", "now_due")
         ]
+        shown = []
         if status.started_at:
             taking.append(f"«started_at» = {stamp(status.started_at)[0]}")
             giving_back.append("«started_at» = NULL")
         if status.finished_at:
             taking.append("«finished_at» = NULL")
             marking.append(f"«finished_at» = {stamp(status.finished_at)[0]}")
-        error = [f"«error» = {fitted(status.error, ':error')}"] if status.error else []
-        marking += error
+        if status.claimed_by:
+            taking.append(f"«claimed_by» = {fitted(status.claimed_by, ':worker')}")
+            giving_back.append(f"«claimed_by» = {fitted(status.claimed_by, 'NULL')}")
+        if status.attempts:  # one more than what has failed while it runs
+            taking.append("«attempts» = coalesce(«attempts», 0) + 1")
+            giving_back.append("«attempts» = «attempts» - 1 + :charge")
+            marking.append("«attempts» = «attempts» - 1 + :charge")
+            clearing.append("«attempts» = 0")
+        if status.error:
+            marking.append(f"«error» = {fitted(status.error, ':error')}")
+            clearing.append(f"«error» = {fitted(status.error, ':error')}")
+        if status.result:
+            marking.append(f"«result» = coalesce({table.json_value(status.result, ':result')}, «result»)")
         if status.progress:
             taking.append("«progress» = 0")
             marking.append("«progress» = coalesce(:percent, «progress»)")
+            shown.append("«progress» = :percent")
+        if status.progress_done:
+            shown.append("«progress_done» = :done")
+        if status.updated_at:
+            for changes in (taking, giving_back, marking, clearing, shown):
+                changes.append(f"«updated_at» = {stamp(status.updated_at)[0]}")
         return {
             "due": f"«status» = {literal(status.due)}",
             "markable": "«status» = {now_running}",
             "row_failed": f"«status» = {literal(status.failed)}",
             "row_done": f"«status» = {literal(status.done)}",
-            "row_cleared": ", ".join(["«status» = {now_due}", *error]),
             "row_running": f"«status» = {literal(status.running)}",
+            "row_cleared": ", ".join(clearing),
             "row_taken": ", ".join(taking),
             "row_given_back": ", ".join(giving_back),
             "marked": ", ".join(marking),
-            "progress": "«progress» = :percent" if status.progress else "«status» = «status»",
+            "progress": ", ".join(shown or ["«status» = «status»"]),
+            "row_attempts": "coalesce(«attempts», 0)" if status.attempts else "failures",
+            "row_max_attempts": "«max_attempts»" if status.max_attempts else "NULL",
             "stale": stamp(status.started_at)[1] if status.started_at and status.stale_after else "false",
             "too_old": stamp(status.created_at)[1] if status.created_at and status.deadline else "false",
         }
 
     def theirs(self) -> dict[str, str]:
-        chosen = ("error", "started_at", "finished_at", "progress", "created_at")
-        named = {name: names.quoted(value) for name in chosen if (value := getattr(self.status, name))}
+        named = {name: names.quoted(value) for name in _COLUMNS if (value := getattr(self.status, name))}
         return {"status": names.quoted(self.status.column), **named}
 
     def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
@@ -133,10 +175,12 @@ class StatusForm:
     def always(self) -> dict[str, Any]:
         return {"running_word": self.status.running, "due_word": self.status.due}
 
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
+    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         if outcome.ending is Ending.COMPLETED:
-            return {"word": self.status.done, "error": None, "percent": 100.0}
-        return {"word": self.status.failed, "error": reason(outcome.error), "percent": None}
+            result = None if outcome.result == "null" else outcome.result
+            return {"word": self.status.done, "error": None, "percent": 100.0, "charge": 1, "result": result}
+        failed = {"word": self.status.failed, "error": reason(outcome.error), "charge": outcome.charge}
+        return {**failed, "percent": None, "result": None}
 
     def progress(self, done: float, total: float | None) -> dict[str, Any]:
-        return {"percent": done if not total else max(0.0, min(100.0, 100.0 * done / total))}
+        return {"percent": done if not total else max(0.0, min(100.0, 100.0 * done / total)), "done": done}
