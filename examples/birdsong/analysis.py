@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from examples.birdsong.sounds import RAW_RATE, Samples, Species
@@ -63,7 +63,12 @@ class FilterBank:
 
 
 def _calls(
-    energies: Energies, frequencies: Samples, width: int, hop: int, rate: int, known: Sequence[Species]
+    energies: Energies,
+    frequencies: NDArray[np.floating[Any]],
+    width: int,
+    hop: int,
+    rate: int,
+    known: Sequence[Species],
 ) -> Iterator[Found]:
     """Moments with a peak far above the noise, put together while they follow each other."""
     loud = np.flatnonzero(energies.max(axis=1) > _THRESHOLD * np.median(energies))
