@@ -369,7 +369,7 @@ class ConsumerStore(RefusedOutcomes):
 
     def _left(self, row: Any, event: Event, died_by: float | None = None) -> Outcome:
         """What becomes of a claim, as `held_rows` reads it, that its worker left behind."""
-        claim, key, failures, started_at, kind, said = row
+        claim, key, failures, started_at, kind, said, budget = row
         began = started_at is not None
         name, title = self._consumer.name, key_text(key)
         plain = Outcome(id=claim, claim=claim, ending=Ending.RELEASED, task=name, row=title)
@@ -379,6 +379,7 @@ class ConsumerStore(RefusedOutcomes):
             text = endings.died(1) if event is Event.WORKER_DIED else ""
         facts = Facts(
             failures=failures,
+            max_attempts=None if budget is None else max(1, int(budget)),
             began=began,
             spared=kind == _SPARED,
             lived=died_by - started_at if began and died_by is not None else 0.0,
