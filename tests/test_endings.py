@@ -37,9 +37,9 @@ AS_IT_IS: dict[Event, Verdict] = {  # a first run of a job with three attempts
     Event.CHILD_DIED: Verdict(RETRY, 1, delay=7.0, kind="worker_died"),
     Event.STOPPED: Verdict(RELEASED, delay=11.0),
     Event.RELEASED: Verdict(RELEASED, delay=11.0),
-    Event.WORKER_DIED: Verdict(RELEASED, 1, isolate=3, kind="worker_died"),
+    Event.WORKER_DIED: Verdict(RELEASED, isolate=3, kind="worker_died"),
 }
-ERRORS = (Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED, Event.UNWRITABLE, Event.WORKER_DIED)
+ERRORS = (Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED, Event.UNWRITABLE)
 
 
 def expected(event: Event, **facts: object) -> Verdict:
@@ -63,7 +63,7 @@ def test_a_job_that_may_run_only_once_does_not_run_again_once_it_has_begun() -> 
         failed = Verdict(FAILED, 1, kind=usual.kind)
         if event is Event.STOPPED:
             failed = Verdict(FAILED, 0, delay=None, kind="worker_stopped")
-        goes_on = event not in ERRORS and event is not Event.STOPPED
+        goes_on = event not in (*ERRORS, Event.STOPPED, Event.WORKER_DIED)
         assert expected(event, max_attempts=1) == (usual if goes_on else failed), event
         once = decide(event, msgspec.structs.replace(PLAIN, max_attempts=None), Retry(max_attempts=1))
         assert once == expected(event, max_attempts=1), event
@@ -97,17 +97,30 @@ def test_a_task_that_nobody_knows_is_offered_less_and_less_often() -> None:
     assert delays == [5, 10, 20, 160, 300, 300]
 
 
+def test_a_death_is_free_the_first_time_costs_two_the_second_and_one_from_then_on() -> None:
+    alone = {"isolate": 3, "kind": "worker_died"}
+    charges = {0: 0, 1: 2, 2: 1, 3: 1}
+    for deaths, charge in charges.items():
+        went_back = Verdict(RELEASED, charge, **alone)  # type: ignore[arg-type]
+        assert expected(Event.WORKER_DIED, deaths=deaths, max_attempts=9) == went_back
+        left = expected(Event.WORKER_DIED, deaths=deaths, max_attempts=9, failures=8)
+        assert left == (Verdict(FAILED, charge, kind="worker_died") if charge else went_back)
+    assert expected(Event.WORKER_DIED, began=False, deaths=5, max_attempts=1) == Verdict(
+        RELEASED, kind="worker_died"
+    )
+
+
 def test_what_died_runs_alone_for_as_long_as_it_may_have_lived() -> None:
     lived = {0.0: 1, -4.0: 1, 0.2: 1, 30.1: 31, 60.0: 60, 7200.0: 60}
     assert {one: expected(Event.WORKER_DIED, lived=one).isolate for one in lived} == lived
 
 
 def all_facts() -> Iterator[Facts]:
-    flags = ("began", "cancel_requested", "lost", "never", "spared")
+    flags = ("began", "cancel_requested", "lost", "never")
     for values in itertools.product((False, True), repeat=len(flags)):
-        for failures, max_attempts in itertools.product((0, 1, 2, 5), (None, 1, 2, 3)):
+        for failures, max_attempts, deaths in itertools.product((0, 1, 2, 5), (None, 1, 2, 3), (0, 1, 2)):
             known = dict(zip(flags, values, strict=True))
-            yield Facts(failures=failures, max_attempts=max_attempts, wait=1.0, **known)  # type: ignore[arg-type]
+            yield Facts(failures=failures, max_attempts=max_attempts, deaths=deaths, wait=1.0, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("event", Event)

@@ -72,7 +72,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     failures: int = 0
     max_attempts: int | None = None  # None: the policy's
-    spared: bool = False  # a worker died that had it, and it was not charged for that
+    deaths: int = 0  # of earlier workers, since it was last charged for something else
     claims: int = 1
     began: bool = True
     cancel_requested: bool = False
@@ -155,6 +155,13 @@ RULES = (
             case.event is Event.CANCELLED
             or (case.facts.cancel_requested and (case.event in _DEATHS or _would_go_back(case)))
         ),
+    ),
+    Rule(
+        "the worker died, and the job had been handed over but had not begun",
+        "back in its queue, at its old position",
+        Ending.RELEASED,
+        0,
+        lambda case: case.event is Event.WORKER_DIED and not case.facts.began,
     ),
     Rule(
         "the arguments do not fit the function any more", "`failed`", Ending.FAILED, 0, _on(Event.ARGUMENTS)
@@ -249,37 +256,44 @@ RULES = (
         delay=lambda case: case.facts.wait,
     ),
     Rule(
-        "the worker died, and the job may only have waited in it",
+        "the worker died while the job ran, and the job may run only once",
+        "`failed`",
+        Ending.FAILED,
+        1,
+        lambda case: case.budget == 1,
+    ),
+    Rule(
+        "the worker died, the first time",
         "back in its queue, at its old position; it runs alone next time",
         Ending.RELEASED,
         0,
-        lambda case: not case.facts.began,
+        lambda case: case.facts.deaths == 0,
         isolate=_isolation,
     ),
     Rule(
-        "the worker died, the second time in a row, and no attempt is left after both deaths",
+        "the worker died, the second time, and no attempt is left",
         "`failed`",
         Ending.FAILED,
         2,
-        lambda case: case.facts.spared and case.uses_up(2),
+        lambda case: case.facts.deaths == 1 and case.uses_up(2),
     ),
     Rule(
-        "the worker died, the second time in a row after one that was not charged",
+        "the worker died, the second time: for both deaths",
         "back in its queue, at its old position; it runs alone next time",
         Ending.RELEASED,
         2,
-        lambda case: case.facts.spared,
+        lambda case: case.facts.deaths == 1,
         isolate=_isolation,
     ),
     Rule(
-        "the worker died while the job ran, and no attempt is left",
+        "the worker died again, and no attempt is left",
         "`failed`",
         Ending.FAILED,
         1,
         lambda case: case.uses_up(1),
     ),
     Rule(
-        "the worker died while the job ran",
+        "the worker died again",
         "back in its queue, at its old position; it runs alone next time",
         Ending.RELEASED,
         1,
@@ -432,12 +446,13 @@ def _reason(verdict: Verdict, event: Event, facts: Facts, retry: Retry, said: st
         return storable(f"refused by the database: {said}")
     if event in _DEATHS and verdict.ending is Ending.FAILED:
         attempts = budget(facts.max_attempts, retry)
+        said = said or _died(facts.deaths + 1)
         return f"{said}; its budget of {attempts} attempt{'s' if attempts > 1 else ''} is used up"
     if event is Event.WORKER_DIED:  # the history tells it; the row keeps the error of its last run
         return None
     return said or None
 
 
-def died(deaths: int) -> str:
+def _died(deaths: int) -> str:
     """What is said of the deaths of a job's workers."""
     return f"its worker died {'once' if deaths == 1 else f'{deaths} times'} under it"

@@ -304,9 +304,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     after: str = ""
     isolate: bool = True
-    quick: tuple[
-        str, ...
-    ] = ()  # tasks whose jobs may wait a moment: they count as started when claimed again
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
 
 

@@ -27,7 +27,7 @@ def test_what_a_dead_worker_had_claimed_ahead_runs_alone_while_others_keep_comin
         running.discard(ctx.id)
 
     left = list(work.enqueue_many([{}] * 10))
-    assert len(take(app.store, worker(app.store, "dead", lease=1.0), 10, quick=("work",))) == 10
+    assert len(take(app.store, worker(app.store, "dead", lease=1.0), 10)) == 10
     work.enqueue_many([{"again": True}] * 20)
     with app.worker(concurrency=4).background():
         eventually(lambda: {app.job(id).state for id in left} == {State.COMPLETED}, timeout=30)

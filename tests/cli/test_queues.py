@@ -36,8 +36,8 @@ def test_queues_are_listed_paused_resumed_and_given_a_strategy(rowlock: CommandL
         "queues", "set", "gpu", "--strategy", "best", *DATABASE
     )
     assert "printable text" in rowlock.refused_here("pause", "a\nb", *DATABASE)
-    assert "strategies do not apply to consumers" in rowlock.refused_here(
-        "queues", "set", "consumer:birdnet", "--strategy", "LIFO", *DATABASE
+    assert "PRIORITY does not apply to a consumer" in rowlock.refused_here(
+        "queues", "set", "consumer:birdnet", "--strategy", "PRIORITY", *DATABASE
     )
 
 

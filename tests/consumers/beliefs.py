@@ -15,8 +15,6 @@ class Held(Expected):
     """What the model believes of one claim: a job's life, as long as the claim is there."""
 
     isolate: int = 0
-    started: bool = True
-    spared: bool = False  # a death, because it may only have waited
     since: float = 0.0  # when it was claimed
     batch: int | None = None
     done: float | None = None
@@ -26,8 +24,7 @@ class Held(Expected):
         """What the database has to say of it."""
         if self.state != "running":
             return self.claim, None, self.failures, self.isolate, self.done, self.batch, None, self.run_at
-        started = int(self.started)
-        return self.claim, self.holder, self.failures, self.isolate, self.done, self.batch, started, None
+        return self.claim, self.holder, self.failures, self.isolate, self.done, self.batch, 1, None
 
     def ready(self, now: float) -> bool:
         return self.state != "running" and self.run_at <= now

@@ -28,7 +28,6 @@ CLAIM = {
     "number": TWO,
     "count": st.integers(1, 3),
     "isolate": st.sampled_from([True, True, False]),
-    "quick": st.booleans(),
     "sweep": st.sampled_from([True, True, False]),
 }
 AFTER = st.sampled_from([None, None, 0, 10, 10, 61, 61, 61])

@@ -104,9 +104,7 @@ class ConsumerModel(RuleBasedStateMachine):
 
     # -- claims and their ends -------------------------------------------------------------------
 
-    def claim(
-        self, which: int | None, number: int, count: int, isolate: bool, quick: bool, sweep: bool
-    ) -> None:
+    def claim(self, which: int | None, number: int, count: int, isolate: bool, sweep: bool) -> None:
         name = self.table.consumers[number]
         if sweep:  # else it goes on beyond the last row, unless a second has passed
             self.begin_anew(name)
@@ -116,8 +114,7 @@ class ConsumerModel(RuleBasedStateMachine):
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
         returned, free = self.takeable(name, most, isolate)
-        want = {"isolate": isolate, "quick": (name,) if quick else ()}
-        got = take(cast("Store", store), who, count, now=self.now, **want)
+        got = take(cast("Store", store), who, count, now=self.now, isolate=isolate)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
         keys = [key for batch in rows.values() for key in batch]
         assert len(keys) == len({*keys}) <= most and {*returned} <= {*keys} <= {*returned, *free}
@@ -131,9 +128,8 @@ class ConsumerModel(RuleBasedStateMachine):
             held = self.held.setdefault((name, key), Held("queued", self.now))
             assert held.state != "running" and numbers[key] > before
             self.highest = max(self.highest, numbers[key])
-            first = key in free and quick and consumer.retry.max_attempts > 1
             held.taken(who)
-            held.claim, held.started, held.since = numbers[key], not first, self.now
+            held.claim, held.since = numbers[key], self.now
             self.cells[key] = self.table.taken(self.cells[key])
         for claim, batch in rows.items():
             told = {(self.held[name, key].failures, self.held[name, key].isolate) for key in batch}
@@ -241,7 +237,6 @@ class ConsumerModel(RuleBasedStateMachine):
     def ended_so(self, name: str, key: int, end: End) -> None:
         held = self.held[name, key]
         held.ended(end.ending, end.charge, due=self.now)
-        held.spared = held.spared and end.error is None
         held.isolate = held.isolate if end.ending is Ending.RELEASED else 0
         self.settle(name, key, end.error or "cancelled", end.result)
         held.run_at = self.now + (end.delay or 0.0)
@@ -286,7 +281,7 @@ class ConsumerModel(RuleBasedStateMachine):
     def forget_if_untried(self, name: str, key: int) -> None:
         """What was given back and never failed is free again."""
         held = self.held.get((name, key))
-        if held is not None and held.state == "queued" and not held.failures and not held.isolate:
+        if held is not None and held.state == "queued" and not (held.failures or held.isolate or held.deaths):
             del self.held[name, key]
 
     # -- time and workers ------------------------------------------------------------------------
@@ -327,18 +322,17 @@ class ConsumerModel(RuleBasedStateMachine):
         """True if it is to be tried again."""
         held, attempts = self.held[name, key], self.consumers[name].retry.max_attempts
         died = self.ended[str(held.holder)] == "silent"
-        if died and held.started:
+        if died:
             held.max_attempts = attempts
-            held.orphaned(late=held.spared)
-            held.spared = False
+            held.orphaned()
             # For as long as it may have taken to kill its worker, which was alive at its last beat.
             seen_alive = self.beats[str(held.holder)] + LEASE / 6
             held.isolate = max(1, min(math.ceil(seen_alive - held.since), LONGEST_ISOLATION))
         else:
-            held.state, held.spared = "failed" if attempts == 1 else "queued", died
-            held.isolate = 1 if died else held.isolate
+            held.state = "failed" if attempts == 1 else "queued"
+        times = "once" if held.deaths == 1 else f"{held.deaths} times"
         budget = f"{attempts} attempt{'s' if attempts > 1 else ''}"
-        reason = f"its worker died once under it; its budget of {budget} is used up" if died else STOPPED
+        reason = f"its worker died {times} under it; its budget of {budget} is used up" if died else STOPPED
         back = held.state == "queued"
         self.settle(name, key, reason)
         if not died:

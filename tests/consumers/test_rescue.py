@@ -25,8 +25,8 @@ def app(lab: Lab) -> Rowlock:
     return made
 
 
-def taken(store: ConsumerStore, worker: str, now: float, *quick: str) -> list[Claim]:
-    return store.exchange(worker, request=ClaimRequest(count=2, quick=quick), now=now).claims
+def taken(store: ConsumerStore, worker: str, now: float) -> list[Claim]:
+    return store.exchange(worker, request=ClaimRequest(count=2), now=now).claims
 
 
 def test_rows_of_a_worker_that_somebody_else_declared_dead_are_seen_to_at_once(app: Rowlock) -> None:
@@ -49,23 +49,23 @@ def test_a_rescuer_that_was_frozen_itself_says_so(app: Rowlock) -> None:
     assert store.rescue(frozen, careful_age=10.0, now=LATER).waited
 
 
-def test_rows_that_waited_in_a_dead_worker_are_spared_once(app: Rowlock) -> None:
-    """As quick jobs are: hundreds may be claimed ahead, and at most one of them killed it."""
+def test_rows_of_a_dead_worker_are_spared_once(app: Rowlock) -> None:
+    """As jobs are: hundreds may be claimed ahead, and at most one of them killed it."""
     store = store_of(app, "birdnet")
-    first = taken(store, register(app.store, "first", now=START), START, "birdnet")
+    first = taken(store, register(app.store, "first", now=START), START)
     second = register(app.store, "second", now=LATER)
     assert store.rescue(second, careful_age=10.0, now=LATER).requeued == 2
-    again = [claim for _ in range(2) for claim in taken(store, second, LATER, "birdnet")]
+    again = [claim for _ in range(2) for claim in taken(store, second, LATER)]
     assert [(claim.unique_key, claim.failures, claim.isolate) for claim in again] == [
-        ("1", 0, 1),
-        ("2", 0, 1),
+        ("1", 0, 10),
+        ("2", 0, 10),
     ]
     assert [claim.again for claim in (*first, *again)] == [False, False, True, True]
     assert store.exchange("first", [one.ended(Ending.COMPLETED) for one in first], now=LATER).lost != []
     last = LATER + 1000.0
     third = register(app.store, "third", now=last)
     store.rescue(third, careful_age=10.0, now=last)
-    (charged,) = taken(store, third, last, "birdnet")
+    (charged,) = taken(store, third, last)
     assert charged.failures == 2 and charged.isolate > 0
 
 
@@ -77,7 +77,7 @@ def test_a_row_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     found = []
     for number in range(4):
         # At first they wait in one worker, then each runs alone and kills it.
-        claims = taken(store, register(app.store, f"w{number}", now=now), now, "birdnet")
+        claims = taken(store, register(app.store, f"w{number}", now=now), now)
         found.append([(claim.unique_key, claim.failures) for claim in claims])
         now += 1000.0
         store.rescue(register(app.store, f"rescuer {number}", now=now), careful_age=10.0, now=now)
@@ -92,7 +92,7 @@ def test_a_row_that_may_run_twice_dies_twice(lab: Lab) -> None:
     app.consumer("birdnet", table=lab.table, state="analysis_state", retry=Retry(max_attempts=2))(nothing)
     store, now = store_of(app, "birdnet"), START
     for number in range(2):
-        taken(store, register(app.store, f"w{number}", now=now), now, "birdnet")
+        taken(store, register(app.store, f"w{number}", now=now), now)
         now += 1000.0
         store.rescue(register(app.store, f"rescuer {number}", now=now), careful_age=10.0, now=now)
     assert lab.marks("birdnet")[1]["attempts"] == 2
@@ -103,7 +103,7 @@ def test_a_row_that_may_run_only_once_is_never_spared(lab: Lab) -> None:
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state", retry=False)(nothing)
     store = store_of(app, "birdnet")
-    taken(store, register(app.store, "first", now=START), START, "birdnet")
+    taken(store, register(app.store, "first", now=START), START)
     second = register(app.store, "second", now=LATER)
     assert store.rescue(second, careful_age=10.0, now=LATER).failed == 1
     assert lab.marks("birdnet")[1]["attempts"] == 1

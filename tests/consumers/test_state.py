@@ -381,7 +381,7 @@ def completed(claim: Any) -> Outcome:
     return outcome
 
 
-def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None:
+def test_a_dead_workers_claim_is_taken_back_and_fenced(lab: Lab) -> None:
     lab.create(2)
     app = lab.app(lease=60.0)
     consumer(app, lab, retry=Retry(max_attempts=2))(lambda_consumer())
@@ -398,9 +398,9 @@ def test_a_dead_workers_claim_is_taken_back_charged_and_fenced(lab: Lab) -> None
     # The old holder comes back too late, and changes nothing.
     assert store.exchange(first, [completed(claims[0])], now=later).lost != []
     assert lab.marks("birdnet") == {1: None, 2: None}
-    # It is charged, comes back first, and alone.
+    # It comes back first, and alone; the first death costs nothing.
     (again,) = store.exchange(second, request=ClaimRequest(count=5), now=later).claims
-    assert (again.unique_key, again.failures, again.claim > claims[0].claim) == ("1", 1, True)
+    assert (again.unique_key, again.failures, again.claim > claims[0].claim) == ("1", 0, True)
     assert again.isolate > 0
     # A second death uses its budget up.
     last = later + 1000.0

@@ -12,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Outcome, Retry
+from rowlock.execution.context import local_context
+from rowlock.execution.execute import execute
 from tests.execution.bench import Bench
 from tests.execution.test_transaction import alchemy_url, named_insert
 
@@ -157,3 +159,23 @@ def test_a_consumer_has_them_too(on_sqlite: Bench) -> None:
 
     on_sqlite.app.consume("birdnet", until_empty=True)
     assert seen == ["birdnet completed"]
+
+
+def test_a_child_process_awaits_them_with_the_task(on_sqlite: Bench) -> None:
+    """There is no event loop: each run of an async task has one to itself."""
+    loops: list[object] = []
+
+    async def hook(ctx: JobContext) -> AsyncIterator[None]:
+        loops.append(asyncio.get_running_loop())
+        outcome: Outcome = yield
+        loops.append(outcome.ending)
+
+    @on_sqlite.app.task
+    async def work() -> str:
+        loops.append(asyncio.get_running_loop())
+        return "done"
+
+    context = local_context("work")
+    outcome = execute(context.job, on_sqlite.app.find_task("work"), context, [hook], 1000)
+    assert (outcome.ending, outcome.result) == ("completed", '"done"')
+    assert loops == [loops[0], loops[0], "completed"]

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Retry, Rowlock
@@ -692,19 +692,89 @@ def test_a_sqlalchemy_session_commits_with_the_job(
     assert [one.state for one in bench.app.jobs() if one.task == "child"] == ["completed"]
 
 
-@pytest.mark.parametrize("end", ["close", "commit", "rollback"])
-def test_a_session_that_ends_too_early_is_noticed(bench: Bench, engine: sqlalchemy.Engine, end: str) -> None:
+def test_a_session_that_the_task_closes_is_held_until_the_end(
+    bench: Bench, engine: sqlalchemy.Engine, shape: str
+) -> None:
+    seen: list[Any] = []
+
+    @bench.app.task(retry=False)
+    def write(ctx: JobContext, fail: bool) -> str:
+        with Session(engine) if shape == "session" else engine.connect() as opened, ctx.transaction(opened):
+            opened.execute(named_insert(bench), {"word": "a"})
+        seen.append(bench.words())
+        sessions.append(opened)
+        if fail:
+            raise ValueError
+        return "done"
+
+    sessions: list[Any] = []
+    write.enqueue(fail=True)
+    bench.work()
+    assert bench.words() == []
+    job = write.enqueue(fail=False)
+    bench.work()
+    assert bench.app.result(job.id) == "done"
+    assert (seen, bench.words()) == ([[], []], ["a"])
+    for one in sessions:  # closed after all, and as usual from then on
+        assert not one.in_transaction()
+        assert "close" not in vars(one)
+
+
+def test_an_async_session_that_the_task_closes_is_held_until_the_end(bench: Bench) -> None:
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext) -> list[str]:
+        engine = create_async_engine(alchemy_url(bench, asynchronous=True), poolclass=NullPool)
+        async with AsyncSession(engine) as session, ctx.transaction(session):
+            await session.execute(named_insert(bench), {"word": "a"})
+        return bench.words()
+
+    job = write.enqueue()
+    bench.work()
+    assert (bench.app.result(job.id), bench.words()) == ([], ["a"])
+
+
+def test_objects_that_were_added_to_a_session_are_written(bench: Bench, engine: sqlalchemy.Engine) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Note(Base):
+        __tablename__ = "note"
+        __table_args__ = {"schema": bench.table.rpartition(".")[0] or None}  # noqa: RUF012
+        word: Mapped[str] = mapped_column(primary_key=True)
+
     @bench.app.task(retry=False)
     def write(ctx: JobContext) -> None:
+        with Session(engine) as db, ctx.transaction(db):
+            with db.begin_nested():  # savepoints are the task's own
+                db.add(Note(word="in a savepoint"))
+            db.add(Note(word="not flushed"))
+
+    job = write.enqueue()
+    bench.work()
+    assert bench.app.job(job.id).state == "completed"
+    assert bench.words() == ["in a savepoint", "not flushed"]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "begin"])
+def test_a_session_that_ends_too_early_fails_its_job_once(
+    bench: Bench, engine: sqlalchemy.Engine, end: str
+) -> None:
+    @bench.app.task
+    def write(ctx: JobContext) -> None:
         with Session(engine) as session:
-            with ctx.transaction(session):
-                session.execute(named_insert(bench), {"word": "a"})
-            getattr(session, end)()
+            if end == "begin":  # as sessionmaker.begin(): it commits at the end of its block
+                with session.begin(), ctx.transaction(session):
+                    session.execute(named_insert(bench), {"word": "a"})
+            else:
+                with ctx.transaction(session):
+                    session.execute(named_insert(bench), {"word": "a"})
+                getattr(session, end)()
 
     job = write.enqueue()
     bench.work()
     found = bench.app.job(job.id)
-    assert found.state == "failed" and "before the task had returned" in (found.error or "")
+    assert (found.state, found.claim, bench.words()) == ("failed", 1, [])
+    assert "    with SessionLocal() as db, ctx.transaction(db):\n        db.add(" in (found.error or "")
 
 
 def test_a_lost_claim_undoes_what_was_written_on_a_session(on_postgres: Bench) -> None:

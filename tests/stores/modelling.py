@@ -34,9 +34,7 @@ class Expected:
     max_attempts: int = 3
     holder: str | None = None
     cancel: bool = False
-    waits: bool = False  # in its worker, perhaps, and has not started
-    deaths: int = 0
-    charged_deaths: int = 0
+    deaths: int = 0  # of its workers, since it was charged for something else
     is_suspect: bool = False  # a worker died that had it: it runs alone next time
 
     @property
@@ -55,6 +53,7 @@ class Expected:
         comes_back = {Ending.RETRY: "scheduled", Ending.RELEASED: "queued"}
         if not (self.cancel and ending in comes_back):  # to be cancelled costs nothing
             self.failures += charge
+            self.deaths = 0 if charge else self.deaths
         self.is_suspect = self.is_suspect and ending is Ending.RELEASED
         if ending in comes_back:
             self.state = "cancelled" if self.cancel else comes_back[ending]
@@ -63,28 +62,21 @@ class Expected:
         if ending is Ending.RETRY:
             self.run_at = due
 
-    @property
-    def was_spared(self) -> bool:
-        """True if it waited when its worker died, and has neither ended nor been charged since."""
-        return self.is_suspect and self.deaths > 0 == self.charged_deaths
-
-    def orphaned(self, late: bool = False) -> None:
-        """Its worker was declared dead; with `late` it is charged for a death that it was spared, too."""
-        self.deaths += 1
+    def orphaned(self) -> None:
+        """Its worker was declared dead: the first time it is spared, the second time it pays for both."""
         self.is_suspect = True
-        self.charged_deaths += not self.waits
         if self.cancel:
             self.state = "cancelled"
-        elif self.waits:
-            self.state = "queued"
-        else:
-            self.failures += 1 + late
-            self.state = "failed" if self.failures >= self.max_attempts else "queued"
+            return
+        charge = 1 if self.max_attempts == 1 else {0: 0, 1: 2}.get(self.deaths, 1)
+        self.deaths += 1
+        self.failures += charge
+        self.state = "failed" if charge and self.failures >= self.max_attempts else "queued"
 
     def retried(self) -> None:
         """By an operator."""
         self.state, self.failures, self.cancel = "queued", 0, False
-        self.deaths = self.charged_deaths = 0
+        self.deaths = 0
         self.is_suspect = False
 
 

@@ -60,13 +60,10 @@ class QueueModel(RuleBasedStateMachine):
         which=st.integers(0, 1),
         count=st.integers(1, 3),
         strategy=st.sampled_from(["FIFO", "LIFO", "PRIORITY", "WEIGHTED_RANDOM"]),
-        quick=st.booleans(),
     )
-    def claim(self, which: int, count: int, strategy: str, quick: bool):  # type: ignore[no-untyped-def]
+    def claim(self, which: int, count: int, strategy: str):  # type: ignore[no-untyped-def]
         who = self.workers[which]
-        taken = take(
-            self.store, who, count, now=self.now, strategy=strategy, quick=("work",) if quick else ()
-        )
+        taken = take(self.store, who, count, now=self.now, strategy=strategy)
         queued = [id for id, one in self.jobs.items() if one.state == "queued"]
         assert bool(taken) == bool(queued)
         assert len({claim.id for claim in taken}) == len(taken) <= count
@@ -76,7 +73,6 @@ class QueueModel(RuleBasedStateMachine):
             assert expected.state == "queued" and claim.failures == expected.failures
             expected.taken(who)
             assert claim.claim == expected.claim
-            expected.waits = quick and claim.claim == 1 and expected.max_attempts > 1
         return multiple(*taken)
 
     @rule(claim=claims, ending=st.sampled_from(list(Ending)))
@@ -150,7 +146,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         for expected in self.jobs.values():
             if expected.state == "running" and expected.holder == other:
-                expected.orphaned(late=expected.was_spared)
+                expected.orphaned()
         assert not self.store.beat(other, "FIFO", now=self.now)
         self.workers[1 - which] = self.hire()
 

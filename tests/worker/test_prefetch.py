@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rowlock import ConfigurationError, JobContext, Retry, Rowlock, State
 from rowlock.job import Ending
 from rowlock.task import Task
-from rowlock.worker.prefetch import HORIZON, MOST, Prefetch
+from rowlock.worker.prefetch import HORIZON, MOST, Prefetch, may_wait
 from tests.eventually import eventually
 from tests.test_strategies import claim
 
@@ -34,7 +35,7 @@ def test_what_is_not_known_to_be_quick_is_claimed_for_free_places_only() -> None
     assert prefetch.wanted(slow=0, quick=0) == 4
     assert prefetch.wanted(slow=3, quick=0) == 1
     assert prefetch.wanted(slow=4, quick=0) == 0
-    assert math.isinf(prefetch.cost("work", task()))
+    assert math.isinf(prefetch.cost("work"))
 
 
 def test_quick_jobs_come_by_the_hundreds_after_a_few_exchanges() -> None:
@@ -42,7 +43,7 @@ def test_quick_jobs_come_by_the_hundreds_after_a_few_exchanges() -> None:
     seen = []
     for _ in range(12):
         wanted = prefetch.wanted(slow=0, quick=0)
-        prefetch.adapt([prefetch.cost("work", task())] * wanted, wanted)
+        prefetch.adapt([prefetch.cost("work")] * wanted, wanted)
         seen.append(prefetch.ahead)
     assert seen[:3] == [2, 6, 14]
     assert seen[-1] == MOST
@@ -62,7 +63,7 @@ def test_no_more_is_claimed_ahead_than_a_few_quick_runs_can_vouch_for() -> None:
         prefetch.learn([claim(1, 0, task="work").ended(Ending.COMPLETED, run_seconds=0.0)])
         for _ in range(12):
             wanted = prefetch.wanted(slow=0, quick=0)
-            prefetch.adapt([prefetch.cost("work", task())] * wanted, wanted)
+            prefetch.adapt([prefetch.cost("work")] * wanted, wanted)
         assert prefetch.ahead == 2 * runs
 
 
@@ -96,17 +97,19 @@ def test_claims_beyond_the_places_belong_to_others() -> None:
     assert prefetch.fitting([0.001] * 50, slow=1) == 50
 
 
-def test_what_may_run_only_once_is_never_claimed_ahead() -> None:
-    prefetch = experienced(work=0.00001)
-    assert math.isinf(prefetch.cost("work", task(retry=False)))
-    assert not math.isinf(prefetch.cost("work", task(retry=Retry(max_attempts=2))))
+def test_what_may_run_only_once_or_was_claimed_before_waits_for_no_place() -> None:
+    first = msgspec.structs.replace(claim(1, 0), max_attempts=None)
+    assert may_wait(first, task(retry=Retry(max_attempts=2)))
+    assert not may_wait(first, task(retry=False))
+    assert not may_wait(msgspec.structs.replace(first, max_attempts=1), task())
+    assert not may_wait(msgspec.structs.replace(first, again=True), task())
 
 
 def test_a_task_that_became_slow_is_forgotten_as_quick() -> None:
     prefetch = experienced(work=0.00001)
     prefetch.slower_than_thought([("work", 5.0)])
     assert prefetch.ahead == 0
-    assert math.isinf(prefetch.cost("work", task()))
+    assert math.isinf(prefetch.cost("work"))
 
 
 @pytest.mark.parametrize("most", [0, 3])

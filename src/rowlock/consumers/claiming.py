@@ -111,8 +111,7 @@ class Claiming:
         if not taken:
             taken = self._retake(tx, worker, count, (0, 0)) if returned else []
             if len(taken) < count:
-                waits = self._consumer.name in request.quick and self._consumer.retry.max_attempts > 1
-                values: dict[str, Any] = {"charge": int(not waits), "asked": int(returned is not None)}
+                values: dict[str, Any] = {"asked": int(returned is not None)}
                 values |= {"own_strategy": request.strategy, "worker": worker, "count": count - len(taken)}
                 fresh = self._take_free(tx, values)
         return taken, fresh
@@ -130,8 +129,7 @@ class Claiming:
     def _take_free(self, tx: Session, values: dict[str, Any]) -> list[Any]:
         """Claims of rows that nobody has: beyond the last one taken, and every second from the first on.
 
-        So a claim does not step over all that is in flight or waits to be tried again. Rows that may wait in
-        their worker have not started: if it dies, they were not the ones who killed it, and are not charged.
+        So a claim does not step over all that is in flight or waits to be tried again.
         """
         strategy, asked = self._queue_strategy or values["own_strategy"], values["asked"]
         if strategy != self._strategy:

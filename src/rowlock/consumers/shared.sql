@@ -31,9 +31,6 @@ JOIN «table» ON «t».«key» = {its_key}
        AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
                        WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
 
--- fragment: started_if_charged
-CASE WHEN :charge = 1 THEN {now} END
-
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
 SELECT its_claim FROM (
@@ -119,13 +116,14 @@ UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
 -- name: return_claim
 UPDATE rowlock_consumer_claims
 SET batch_id = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
-    isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END, error = coalesce(:error, error),
+    isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END,
+    deaths = CASE WHEN :isolate > 0 THEN deaths + 1 WHEN :charge > 0 THEN 0 ELSE deaths END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 
 -- What was never tried is forgotten: the row has its old place again.
 -- name: forget_claim
-DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0
+DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0 AND deaths = 0
 
 -- name: report_row
 UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
@@ -146,7 +144,7 @@ SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE con
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
-SELECT claim, row_key, failures, started_at, error_kind, error, {held_budget} FROM rowlock_consumer_claims
+SELECT claim, row_key, failures, started_at, deaths, error_kind, error, {held_budget} FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
 
 -- The outcome of a claim cannot be written: what the database said is kept here, once. Without a charge it was never begun.

@@ -90,13 +90,13 @@ SELECT row_key
 
 -- fragment: insert_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
 WHERE {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 
 -- fragment: insert_free_beyond
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, «t».«key», :worker, {now}, {started_if_charged} FROM «table» {by_index}
+SELECT :consumer, «t».«key», :worker, {now}, {now} FROM «table» {by_index}
 WHERE {beyond} AND {free} AND {as_usual} ORDER BY «ordering» LIMIT :count
 RETURNING claim
 

@@ -34,7 +34,6 @@ log = logging.getLogger("rowlock.consumer")
 
 _BROKEN_NAMED = 5
 _AGES_EVERY = 5.0  # seconds between looks for rows that are too old
-_SPARED = "spared"  # its worker died while it may only have waited: charged if it dies under it once more
 
 
 class ConsumerStore(RefusedOutcomes):
@@ -304,7 +303,7 @@ class ConsumerStore(RefusedOutcomes):
         outcomes = [self._left(row, Event.STOPPED) for row in rows]
         self._settle_apart(worker, outcomes, now)
         self.underlying.retire(worker, now)
-        if any(one.ending is Ending.RELEASED for one in outcomes):
+        if any(one.ending is not Ending.FAILED for one in outcomes):
             # After its own row says that it is gone: those who are told must be others.
             self._ground.wake_readers(self._consumer.queue)
 
@@ -369,25 +368,20 @@ class ConsumerStore(RefusedOutcomes):
 
     def _left(self, row: Any, event: Event, died_by: float | None = None) -> Outcome:
         """What becomes of a claim, as `held_rows` reads it, that its worker left behind."""
-        claim, key, failures, started_at, kind, said, budget = row
+        claim, key, failures, started_at, deaths, kind, said, budget = row
         began = started_at is not None
         name, title = self._consumer.name, key_text(key)
         plain = Outcome(id=claim, claim=claim, ending=Ending.RELEASED, task=name, row=title)
-        if kind == REFUSED and began:  # nothing could be written for it while its worker lived
-            event, text = Event.UNWRITABLE, said or ""
-        else:  # one that could not even be taken was never begun
-            text = endings.died(1) if event is Event.WORKER_DIED else ""
         facts = Facts(
             failures=failures,
             max_attempts=None if budget is None else max(1, int(budget)),
+            deaths=deaths,
             began=began,
-            spared=kind == _SPARED,
             lived=died_by - started_at if began and died_by is not None else 0.0,
         )
-        outcome = endings.settled(plain, event, facts, self._consumer.retry, text)
-        if outcome.isolate and not began:  # it counts as started the next time
-            return msgspec.structs.replace(outcome, error=None, error_kind=_SPARED, delay=0.0)
-        return outcome
+        if kind == REFUSED and began:  # nothing could be written for it while its worker lived
+            return endings.settled(plain, Event.UNWRITABLE, facts, self._consumer.retry, said or "")
+        return endings.settled(plain, event, facts, self._consumer.retry)
 
     # -- maintenance ----------------------------------------------------------------------------------
 

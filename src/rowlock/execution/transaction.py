@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from rowlock.enqueuing import Destination, joined
-from rowlock.errors import ClaimLost, ConfigurationError
+from rowlock.errors import ClaimLost, ConfigurationError, Fail
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
 from rowlock.job import Claim, Ending, Inserted, Job, NewJob, Outcome, Report
 from rowlock.stores.base import OwnTransaction, Store
+from rowlock.stores.sql.held_session import ENDED_TOO_EARLY, HeldSession
 from rowlock.stores.sql.user_connection import UserConnection, borrow
 from rowlock.stores.sql.user_transaction import UserDestination
 
@@ -48,6 +49,7 @@ class Transaction:
         self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
         self._token: Token[Destination | None] | None = None
         self._lent: UserDestination | None = None
+        self._held: HeldSession | None = None
         self._process = os.getpid()
         self.lane: TransactionThread | None = None  # the thread of an async task's
         self.open = True
@@ -66,13 +68,13 @@ class Transaction:
     def begin(self) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
         if self._own is None and self._token is None:
-            self._borrowed.call(_mark)
+            self._held = self._borrowed.call(_mark)
         self._join()
 
     async def abegin(self) -> None:
         """The same from a coroutine."""
         if self._own is None and self._token is None:
-            await self._borrowed.acall(_mark)
+            self._held = await self._borrowed.acall(_mark)
         self._join()
 
     def _join(self) -> None:
@@ -136,6 +138,8 @@ class Transaction:
             if self._own is not None:
                 self._own.commit()
             else:
+                if self._held is not None:
+                    self._held.let_go()
                 self._store.commit_on(user)
         except BaseException:
             self._undo(user)
@@ -174,6 +178,8 @@ class Transaction:
 
     def _undo(self, user: UserConnection) -> None:
         if self._own is None:
+            if self._held is not None:
+                self._held.let_go()
             try:
                 user.rollback()
             except Exception as error:  # the connection is gone: so is what was written on it
@@ -185,6 +191,8 @@ class Transaction:
             self._lent.open = False
         if self._own is not None:
             self._own.close()
+        if self._held is not None:
+            self._held.finish()
         if self.lane is not None:
             self.lane.leave()
         if self._token is not None:
@@ -195,10 +203,11 @@ class Transaction:
             self._token = None
 
 
-def _mark(user: UserConnection) -> None:
-    """Begin, and leave a mark by which the same transaction is known again."""
+def _mark(user: UserConnection) -> HeldSession | None:
+    """Begin, leave a mark by which the same transaction is known again, and hold it."""
     user.begin()
     user.run("SAVEPOINT rowlock_task", {})
+    return user.hold()
 
 
 def _find_mark(user: UserConnection) -> None:
@@ -206,10 +215,7 @@ def _find_mark(user: UserConnection) -> None:
     try:
         user.run("RELEASE SAVEPOINT rowlock_task", {})
     except Exception as error:
-        raise ConfigurationError(
-            "the session was committed, rolled back or closed before the task had returned; rowlock commits "
-            "it after that, so leave it open (an @app.around hook is a good place to open and close sessions)"
-        ) from error
+        raise Fail(ENDED_TOO_EARLY) from error  # it would be the same at each attempt
 
 
 class _UserDestinationInThread(UserDestination):

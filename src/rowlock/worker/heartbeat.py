@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rowlock._version import __version__
 from rowlock.errors import StoreError
@@ -18,7 +18,9 @@ from rowlock.job import EVERY_TASK
 from rowlock.liveness import Lease, Liveness, WorkerState
 from rowlock.stores.base import Registration, Store
 from rowlock.worker.lost_claims import LostClaims
-from rowlock.worker.runs import Runs
+
+if TYPE_CHECKING:  # `import rowlock` stays light: runs bring the pools, and these asyncio
+    from rowlock.worker.runs import Runs
 
 log = logging.getLogger("rowlock.heartbeat")
 

@@ -245,7 +245,6 @@ class Poller:
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         isolate: bool = True,
-        quick: tuple[str, ...] = (),
         unknown: tuple[str, ...] = (),
     ) -> ExchangeResult:
         """Hand outcomes back and take up to `count` claims, in one transaction; count it as a poll."""
@@ -261,7 +260,6 @@ class Poller:
                 queues=self._queues,
                 after=self._last_queue,
                 isolate=isolate,
-                quick=quick,
                 unknown=unknown,
             )
         owed = [*self._owed, *outcomes]

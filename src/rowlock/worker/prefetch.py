@@ -9,12 +9,23 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rowlock.job import Outcome
+from rowlock.endings import budget
+from rowlock.job import Claim, Outcome
+from rowlock.retry import DEFAULT
 from rowlock.task import Task
 
 HORIZON = 0.03  # seconds of work that may wait here for a place
 MOST = 500  # claims in one exchange; more gain nothing, and hold the write lock for longer
 _MEMORY = 0.2  # how much the latest run says about the next
+
+
+def may_wait(claim: Claim, task: Task[..., Any] | None) -> bool:
+    """Whether this claim may wait here for a free place, if its task is quick; else it takes one at once.
+
+    Not one that was claimed before: it may have killed its worker, and must take nobody along. Not one that
+    may run only once: a claim counts as begun, and if a neighbour killed the worker it would be lost.
+    """
+    return not claim.again and budget(claim.max_attempts, task.retry if task else DEFAULT) > 1
 
 
 class Prefetch:
@@ -60,16 +71,14 @@ class Prefetch:
         for task, seconds in runs:
             self._seconds[task] = max(seconds, self._seconds.get(task, 0.0))
 
-    def cost(self, name: str, task: Task[..., Any]) -> float:
+    def cost(self, name: str) -> float:
         """The seconds that a job of this task may take; infinite unless it is known to be quick.
 
         Few runs prove little: after n of them it counts as no shorter than the horizon / n. Without that, one
         run that took no time let 70 jobs of 50 ms be claimed ahead before the second had ended.
-        One that may run only once is never taken for quick: if a neighbour killed the worker, one that merely
-        waited here would be lost with it.
         """
         seconds = self._seconds.get(name, math.inf)
-        if seconds > HORIZON or task.retry.max_attempts == 1:
+        if seconds > HORIZON:
             return math.inf
         return max(seconds, HORIZON / self._runs.get(name, 1))
 

@@ -22,7 +22,7 @@ from rowlock.pools.base import Ended, Pool, Run
 from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Store
 from rowlock.task import Task
-from rowlock.worker.prefetch import HORIZON, Prefetch
+from rowlock.worker.prefetch import HORIZON, Prefetch, may_wait
 
 log = logging.getLogger("rowlock.worker")
 
@@ -112,16 +112,6 @@ class Runs:
             if not run.context.lost
         )
 
-    def quick_tasks(self) -> tuple[str, ...]:
-        """The tasks whose jobs may be claimed ahead, while that is done: they may wait here for a moment."""
-        return tuple(
-            name
-            for one in self.pool_states.values()
-            if one.prefetch.ahead
-            for name in one.prefetch.quick
-            if (task := self._app.find_task(name)) is not None and one.prefetch.cost(name, task) < math.inf
-        )
-
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Take note of how long runs took."""
         for one in self.pool_states.values():
@@ -168,13 +158,12 @@ class Runs:
                     pool_name not in self.pool_states
                 ):  # a task that nobody here knows: any pool can give it back
                     pool_name = next(iter(self.pool_states))
-                seconds = self.pool_states[pool_name].prefetch.cost(claim.task, found) if found else 0.0
+                seconds = self.pool_states[pool_name].prefetch.cost(claim.task) if found else 0.0
                 known[claim.task] = (found, pool_name, seconds)
             task, pool_name, cost = known[claim.task]
             timeout = None if task is None else task.timeout
             context = JobContext(claim, timeout, store=store, reporting=self.reporting)
-            # One that was claimed before may have killed its worker: it takes a place, and waits for none.
-            run = Run(claim, task, context, math.inf if claim.again or claim.max_attempts == 1 else cost)
+            run = Run(claim, task, context, cost if may_wait(claim, task) else math.inf)
             run.pool_name = pool_name
             runs.append(run)
         return runs

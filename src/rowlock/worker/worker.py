@@ -106,7 +106,7 @@ class Worker:
             strategy=lambda: self.strategy,
             ring=self._ring,
             runs=lambda: self._runs,
-            facts=self._facts,
+            facts=self.facts,
             lost_claims=self.lost_claims,
         )
         self.poller = Poller(
@@ -303,7 +303,6 @@ class Worker:
             got = self.poller.exchange(
                 *(wanted, batch.outcomes, batch.reports, batch.minutes),
                 isolate=isolate,
-                quick=runs.quick_tasks() if wanted > 1 else (),
                 unknown=self._left_out() if self._unknown else (),
             )
         except WorkerGone:
@@ -496,7 +495,7 @@ class Worker:
         """The store that holds its jobs."""
         return self._app.store
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """How it works, for `rowlock workers`."""
         facts = {"pools": self._runs.facts()}
         return facts | ({"residents": self._residents.seconds} if self._residents.seconds else {})

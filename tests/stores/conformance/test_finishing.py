@@ -230,16 +230,3 @@ def test_a_large_batch_with_some_lost_claims_writes_all_the_others(store: Store)
     assert [one.id for one in got.lost] == [claim.id for claim in held[3:5]]
     assert [state(store, claim.id) for claim in held[:3] + held[5:]] == ["completed"] * 8
     assert len(got.claims) == 1
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 8])
-def test_a_finished_job_says_when_it_started_also_if_it_might_have_waited(store: Store, at_once: int) -> None:
-    add(store, 8, task="quick")
-    who = worker(store)
-    claims = take(store, who, 8, quick=("quick",))
-    assert {job(store, one.id).started_at for one in claims} == {None}
-    outcomes = [outcome(one, Ending.COMPLETED, result="1") for one in claims]
-    for first in range(0, 8, at_once):
-        assert not store.exchange(who, outcomes[first : first + at_once]).lost
-    found = [job(store, one.id) for one in claims]
-    assert all(one.started_at is not None and one.started_at == one.claimed_at for one in found)

@@ -31,13 +31,13 @@ def test_a_living_workers_claims_are_left_alone(store: Store) -> None:
     assert state(store, id) == "running"
 
 
-def test_a_silent_workers_job_goes_back_into_its_old_position_and_is_charged(store: Store) -> None:
+def test_a_silent_workers_job_goes_back_into_its_old_position_free_of_charge(store: Store) -> None:
     who = worker(store)
     first, second = add(store, 2)
     take(store, who, strategy="FIFO")
     assert rescue(store) == [who]
     found = job(store, first)
-    assert (found.state, found.failures, found.claimed_by, found.claim) == ("queued", 1, None, 1)
+    assert (found.state, found.failures, found.claimed_by, found.claim) == ("queued", 0, None, 1)
     assert events(store, first) == ["rescued"]
     assert store.history(first)[0].worker == who
     assert take(store, worker(store, "other"), strategy="FIFO")[0].id == first
@@ -45,27 +45,37 @@ def test_a_silent_workers_job_goes_back_into_its_old_position_and_is_charged(sto
 
 
 @pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
-def test_a_job_that_may_have_waited_in_its_worker_is_charged_from_its_second_death_on(
-    store: Store, strategy: str
-) -> None:
-    ids = add(store, 2, task="quick")
-    (slow,) = add(store, task="slow")
-    (once,) = add(store, task="quick", max_attempts=1)
-    take(store, worker(store, "first"), 4, quick=("quick",), strategy=strategy)
-    assert [job(store, id).started_at is None for id in (*ids, slow, once)] == [True, True, False, False]
+def test_a_death_is_charged_from_the_second_on_and_then_for_both(store: Store, strategy: str) -> None:
+    ids = add(store, 3)
+    (once,) = add(store, max_attempts=1)
+    take(store, worker(store, "first"), 4, strategy=strategy)
+    assert all(job(store, id).started_at is not None for id in (*ids, once))
     assert rescue(store) == ["first"]
-    assert [(job(store, id).state, job(store, id).failures) for id in (*ids, slow, once)] == [
-        *([("queued", 0)] * 2),
-        ("queued", 1),
+    assert [(job(store, id).state, job(store, id).failures) for id in (*ids, once)] == [
+        *([("queued", 0)] * 3),
         ("failed", 1),
     ]
     late = worker(store, "second")
-    # Each is claimed alone now, also those that may only have waited.
-    got = [take(store, late, 2, quick=("quick",), strategy=strategy) for _ in range(3)]
+    got = [take(store, late, 2, strategy=strategy) for _ in range(3)]  # each is claimed alone now
     assert [len(claims) for claims in got] == [1, 1, 1]
-    assert all(job(store, claim.id).started_at is not None for claims in got for claim in claims)
     rescue(store)
-    assert [job(store, id).failures for id in (*ids, slow)] == [2, 2, 2]
+    assert [job(store, id).failures for id in ids] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("how", ["retry later", "release", "stop"])
+def test_an_ending_that_costs_nothing_leaves_the_count_of_deaths(store: Store, how: str) -> None:
+    (id,) = add(store)
+    take(store, worker(store, "first"))
+    rescue(store)
+    claim = take(store, worker(store, "second"))[0]
+    if how == "stop":
+        store.retire("second")
+    else:
+        end(store, claim, Ending.RETRY if how == "retry later" else Ending.RELEASED)
+    store.promote(10, now=late())
+    take(store, worker(store, "third"))
+    rescue(store)
+    assert (state(store, id), job(store, id).failures) == ("queued", 2)
 
 
 def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_as_any(store: Store) -> None:
@@ -73,7 +83,7 @@ def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     found = []
     for number in range(3):
         # At first they wait in one worker, then each runs alone.
-        taken = take(store, worker(store, f"w{number}"), 2, quick=("quick",), strategy="FIFO")
+        taken = take(store, worker(store, f"w{number}"), 2, strategy="FIFO")
         found.append(([claim.id for claim in taken], job(store, poison).failures))
         rescue(store)
     assert found == [([poison, neighbour], 0), ([poison], 0), ([poison], 2)]
@@ -82,12 +92,12 @@ def test_a_job_that_was_spared_a_death_has_its_budget_used_up_by_as_many_deaths_
     assert (state(store, neighbour), job(store, neighbour).failures) == ("queued", 0)
 
 
-def test_a_job_that_ran_alone_and_ended_by_itself_is_charged_once_for_the_next_death(store: Store) -> None:
+def test_a_job_that_was_charged_for_something_else_is_spared_again(store: Store) -> None:
     ids = add(store, 2, task="quick", max_attempts=2)
-    take(store, worker(store, "first"), 2, quick=("quick",))
+    take(store, worker(store, "first"), 2)
     rescue(store)
     for _ in ids:
-        end(store, take(store, worker(store, "second"), 2)[0], Ending.RETRY)
+        end(store, take(store, worker(store, "second"), 2)[0], Ending.RETRY, charge=1)
     store.promote(10, now=late())
     assert len(take(store, worker(store, "third"), 2)) == 2
     rescue(store)
@@ -96,23 +106,21 @@ def test_a_job_that_ran_alone_and_ended_by_itself_is_charged_once_for_the_next_d
 
 def test_a_death_before_an_operators_retry_is_not_charged_after_it(store: Store) -> None:
     (id,) = add(store, task="quick")
-    take(store, worker(store, "first"), quick=("quick",))
+    take(store, worker(store, "first"))
     rescue(store)
     end(store, take(store, worker(store, "second"))[0], Ending.FAILED, error="oh")
     store.retry(id)
     take(store, worker(store, "third"))
     rescue(store)
-    assert job(store, id).failures == 1
+    assert job(store, id).failures == 0
 
 
-@pytest.mark.parametrize("budget", [2, 3, 4])
-def test_a_job_of_a_quick_task_that_kills_its_workers_dies_as_often_as_its_budget(
-    store: Store, budget: int
-) -> None:
+@pytest.mark.parametrize("budget", [1, 2, 3, 4])
+def test_a_job_that_kills_its_workers_dies_as_often_as_its_budget(store: Store, budget: int) -> None:
     (poison,) = add(store, task="quick", max_attempts=budget)
     deaths = 0
     while state(store, poison) == "queued":
-        take(store, worker(store, f"w{deaths}"), quick=("quick",))
+        take(store, worker(store, f"w{deaths}"))
         rescue(store)
         deaths += 1
     assert (deaths, state(store, poison)) == (budget, "failed")

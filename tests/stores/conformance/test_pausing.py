@@ -51,10 +51,10 @@ def test_the_later_end_wins(store: Store) -> None:
     add(store, 3, now=START)
     who = worker(store, now=START)
     claims = take(store, who, 3, now=START)
-    for claim, seconds in zip(claims, (20.0, 60.0, 30.0), strict=True):
+    for claim, seconds in zip(claims, (2000.0, 6000.0, 3000.0), strict=True):
         pause(store, who, claim, seconds, START)
     until = record(store, "default").paused_until
-    assert until is not None and until.timestamp() == pytest.approx(START + 60.0, abs=0.01)
+    assert until is not None and until.timestamp() == pytest.approx(START + 6000.0, abs=0.01)
 
 
 def test_a_pause_of_an_operator_outlasts_it(store: Store) -> None:

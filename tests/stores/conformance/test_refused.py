@@ -134,7 +134,7 @@ def test_a_rescue_takes_back_what_it_can_and_the_rest_when_it_is_let(
     refuse.lift()
     done = store.rescue(second, careful_age=10.0, now=LATER)
     assert (done.workers, done.requeued) == (["first"], 1)
-    assert (state(store, ids[1]), job(store, ids[1]).failures) == ("queued", 1)
+    assert (state(store, ids[1]), job(store, ids[1]).failures) == ("scheduled", 1)
     assert refused_in(store) == []
 
 

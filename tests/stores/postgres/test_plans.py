@@ -72,7 +72,6 @@ VALUES: dict[str, Any] = {
     "message": "m",
     "most": 10,
     "names": ["q0", "q3"],
-    "quick": ["work"],
     "note": "",
     "now": None,
     "position": 1,

@@ -100,7 +100,7 @@ _TYPES = {
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),
-    "text[]": ("done_results", "names", "quick"),
+    "text[]": ("done_results", "names"),
 }
 _CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
@@ -114,7 +114,6 @@ _PLAIN = {
     "limit": "(SELECT :count)",
     "weight": "0",
     "if_usual": "",
-    "started": "{started_if_slow}",
     "and_known": "",
 }
 
@@ -163,7 +162,6 @@ def exchange(
         parts |= {
             "queue": ":queue" if named else "{next_in_turn}",
             "limit": "1",
-            "started": "{now}",
             "or_own_order": "",
             "if_usual": " AND {one_is_usual}",
         }

@@ -116,7 +116,6 @@ def question(
         "after": request.after,
         "queue": names[0] if names else None,
         "names": _array(map(_quoted, names)),
-        "quick": _array(map(_quoted, request.quick)),
         "unknown": left_out(request),
         **done,
     }

@@ -4,13 +4,9 @@
 -- A claim is one statement. The rows are chosen and locked in the inner SELECT, and `id = ANY (ARRAY(...))` makes it
 -- run once: a join may run it again and take more than LIMIT says.
 
--- Jobs that may wait in their worker have not started: if it dies, they were not the ones who killed it.
--- fragment: started_if_slow
-CASE WHEN j.task = ANY (:quick) AND j.claim = 0 AND j.max_attempts IS DISTINCT FROM 1 THEN NULL ELSE {now} END
-
 -- fragment: taking
 UPDATE rowlock_jobs j
-SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {started},
+SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
     unique_until = nullif(j.unique_until, 'claimed')
 
 -- A claim takes the first entries of the index that has its order. Without statistics the planner expected several

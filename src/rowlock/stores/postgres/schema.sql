@@ -22,6 +22,7 @@ CREATE TABLE rowlock_jobs (
     failures            integer NOT NULL DEFAULT 0,
     max_attempts        integer,            -- NULL: enqueued by name without the code; the task's own counts
     isolate               integer NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
+    deaths              integer NOT NULL DEFAULT 0, -- of its workers, since it was last charged for something else
     token               bigint,             -- finds the row again if the reply to its INSERT was lost
     created_at          timestamptz NOT NULL DEFAULT now(),
     run_at              timestamptz NOT NULL DEFAULT now(),
@@ -150,6 +151,7 @@ CREATE TABLE rowlock_consumer_claims (
     run_at     timestamptz,                 -- while nobody holds it: when it may be claimed again
     failures   integer NOT NULL DEFAULT 0,
     isolate      integer NOT NULL DEFAULT 0,
+    deaths     integer NOT NULL DEFAULT 0,
     error      text,
     error_kind text,
     done       double precision,

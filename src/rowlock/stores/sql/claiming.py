@@ -58,7 +58,6 @@ class Claiming:
         self._values: dict[str, Any] = {
             "worker": worker,
             "unknown": left_out(request),
-            "quick": list(request.quick),
         }
 
     def take(self, settings: list[Any], has_isolated: bool, next_queue: str | None) -> list[Claim]:

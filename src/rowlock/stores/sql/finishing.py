@@ -25,6 +25,7 @@ _AFTER = {
     Ending.RELEASED: (State.QUEUED, State.SCHEDULED, State.CANCELLED),
 }
 _FATES = {
+    Ending.RETRY: State.QUEUED,  # in a moment
     Ending.RELEASED: State.QUEUED,
     Ending.FAILED: State.FAILED,
     Ending.CANCELLED: State.CANCELLED,
@@ -220,21 +221,20 @@ def fates_of(tx: Session, worker: str, tasks: dict[str, Any], died_by: float) ->
     """What is to become of each claim of a dead worker.
 
     Each may have killed it. Next time it runs without company for as long as it may have lived this time (up
-    to a minute): if it kills again, it takes nobody along, and is charged for the death that it was spared
-    before, too, because it may only have waited then.
+    to a minute): if it kills again, it takes nobody along.
     """
     fates: list[Fate] = []
-    for row in tx.rows("held_by", worker=worker):
-        job, claim, _, _, started_at, _, task, isolate, _ = row
-        deaths, charged = tx.row("deaths", id=job) if started_at is not None and claim > 1 else (0, 0)
-        facts = msgspec.structs.replace(
-            _facts(row),
-            spared=isolate > 0 and deaths > 0 == charged,
-            lived=0.0 if started_at is None else died_by - started_at,
-        )
-        outcome = endings.settled(
-            _plain(row), Event.WORKER_DIED, facts, policy_of(tasks, task), endings.died(deaths + 1)
-        )
+    held = tx.rows("held_by", worker=worker)
+    refused = dict(tx.rows("refused_of", worker=worker)) if held else {}
+    for row in held:
+        job, started_at, task = row[0], row[4], row[6]
+        if job in refused:
+            outcome = _unwritable(row, refused[job], policy_of(tasks, task))
+            fates.append(Fate(ending(worker, outcome), _FATES[outcome.ending], task))
+            continue
+        lived = 0.0 if started_at is None else died_by - started_at
+        facts = msgspec.structs.replace(_facts(row), lived=lived)
+        outcome = endings.settled(_plain(row), Event.WORKER_DIED, facts, policy_of(tasks, task))
         step = ending(worker, outcome)
         assert step.history is not None
         error = outcome.error if outcome.ending is Ending.FAILED else None
@@ -269,9 +269,14 @@ def given_back(tx: Session, worker: str) -> list[Outcome]:
 
 
 def _given_back(row: Any, refused: str | None, retry: Retry) -> Outcome:
-    if refused is not None:  # it has run, and the database refused what it came to: that was an attempt
-        return endings.settled(_plain(row), Event.UNWRITABLE, _facts(row), retry, refused)
+    if refused is not None:
+        return _unwritable(row, refused, retry)
     return endings.settled(_plain(row), Event.STOPPED, _facts(row), retry)
+
+
+def _unwritable(row: Any, said: str, retry: Retry) -> Outcome:
+    """It has run, and the database refused what it came to: that was an attempt, however its worker ended."""
+    return endings.settled(_plain(row), Event.UNWRITABLE, _facts(row), retry, said)
 
 
 def policy_of(tasks: dict[str, Any], task: str) -> Retry:
@@ -287,10 +292,11 @@ def _plain(row: Any) -> Outcome:
 
 
 def _facts(row: Any) -> Facts:
-    _, claim, failures, max_attempts, started_at, cancel_requested_at, *_ = row
+    _, claim, failures, max_attempts, started_at, cancel_requested_at, _, deaths, _ = row
     return Facts(
         failures=failures,
         max_attempts=max_attempts,
+        deaths=deaths,
         claims=claim,
         began=started_at is not None,
         cancel_requested=cancel_requested_at is not None,

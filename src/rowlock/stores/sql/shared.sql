@@ -60,10 +60,8 @@ WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
--- One that might have waited in its worker was not marked as started: now it is known that it was, at most a moment
--- after its claim.
 -- fragment: has_run
-finished_at = {now}, started_at = coalesce(started_at, claimed_at), isolate = 0
+finished_at = {now}, isolate = 0
 
 -- name: finish_completed
 UPDATE rowlock_jobs
@@ -90,7 +88,8 @@ UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
     run_at = {now+delay}, failures = failures + {charge}, error = :error, error_kind = :error_kind,
-    isolate = 0, claimed_by = NULL, claimed_at = NULL, started_at = NULL
+    isolate = 0, deaths = CASE WHEN :charge > 0 THEN 0 ELSE deaths END,
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
 -- A release costs nothing and keeps the position; with a delay it waits as scheduled. Without a new error the last one
@@ -165,7 +164,7 @@ UPDATE rowlock_workers SET tasks = :tasks WHERE id = :worker AND dead_at IS NULL
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 
 -- name: held_by
-SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, isolate, queue
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, deaths, queue
 FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
 
 -- name: tasks_of
@@ -184,19 +183,12 @@ UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker 
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
     finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    failures = failures + {charge}, isolate = :isolate,
+    failures = failures + {charge}, isolate = :isolate, deaths = deaths + 1,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
 -- name: cancelled_among
 SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
-
--- How often its worker died, and how often it was charged for that: what may only have waited was not. An operator's
--- retry begins the count anew.
--- name: deaths
-SELECT count(*), count(started_at) FROM rowlock_history
-WHERE job_id = :id AND event = 'rescued'
-  AND id > coalesce((SELECT max(id) FROM rowlock_history WHERE job_id = :id AND event = 'retried'), 0)
 
 -- One statement: between two of them a job could be given back or claimed, and be missed by both.
 -- name: cancel
@@ -212,7 +204,7 @@ WHERE claimed_by = :worker AND state = 'running'
 
 -- name: retry_job
 UPDATE rowlock_jobs
-SET state = 'queued', position = :position, run_at = {now}, due_at = {now}, failures = 0, isolate = 0, result = NULL,
+SET state = 'queued', position = :position, run_at = {now}, due_at = {now}, failures = 0, isolate = 0, deaths = 0, result = NULL,
     error = NULL, error_kind = NULL, finished_at = NULL, claimed_by = NULL, claimed_at = NULL,
     started_at = NULL, cancel_requested_at = NULL,
     expires_at = CASE WHEN expires_at <= {now} THEN NULL ELSE expires_at END

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from rowlock.errors import ConfigurationError, StoreError
+from rowlock.stores.sql.held_session import HeldSession
 
 if TYPE_CHECKING:  # imported when needed: it takes 30 ms, and most programs never use it
     import asyncio
@@ -60,6 +61,10 @@ class UserConnection:
     def rollback(self) -> None:
         """Roll the user's transaction back."""
         self._given.rollback()
+
+    def hold(self) -> HeldSession | None:
+        """Keep it open although the task may close it; None where that cannot be done."""
+        return None
 
     def call(self, work: Callable[[UserConnection], T]) -> T:
         """Do `work` on this connection."""
@@ -118,6 +123,9 @@ class Alchemy(UserConnection):
 
     def _connection(self) -> Any:
         return self._given.connection() if self._is_session else self._given
+
+    def hold(self) -> HeldSession:
+        return HeldSession(self._given)
 
     @property
     def key(self) -> object | None:

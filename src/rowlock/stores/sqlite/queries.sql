@@ -36,7 +36,7 @@ SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIM
 
 -- fragment: taken
 UPDATE rowlock_jobs
-SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = :started_at,
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
     unique_until = nullif(unique_until, 'claimed')
 
 -- name: mark_taken

@@ -23,6 +23,7 @@ CREATE TABLE rowlock_jobs (
     failures            INTEGER NOT NULL DEFAULT 0,
     max_attempts        INTEGER,            -- NULL: enqueued by name without the code; the task's own counts
     isolate               INTEGER NOT NULL DEFAULT 0, -- its worker died: run it for so many seconds without company
+    deaths              INTEGER NOT NULL DEFAULT 0, -- of its workers, since it was last charged for something else
     created_at          REAL    NOT NULL,
     run_at              REAL    NOT NULL,
     due_at              REAL    NOT NULL,   -- when it was first due; retries move run_at only
@@ -138,6 +139,7 @@ CREATE TABLE rowlock_consumer_claims (
     run_at     REAL,                        -- while nobody holds it: when it may be claimed again
     failures   INTEGER NOT NULL DEFAULT 0,
     isolate      INTEGER NOT NULL DEFAULT 0,
+    deaths     INTEGER NOT NULL DEFAULT 0,
     error      TEXT,
     error_kind TEXT,
     done       REAL,
