@@ -130,6 +130,17 @@ def test_a_dead_workers_try_is_in_the_books(queue: Lab) -> None:
         now += 1000.0
 
 
+def test_a_dead_workers_row_has_a_budget_of_its_own(queue: Lab) -> None:
+    add(queue, 1, most=1)
+    add(queue, 2, most=9)
+    app = make(queue, retry=Retry(max_attempts=5))
+    store, now = store_of(app, "mail"), time.time()
+    store.exchange(register(app.store, "first", now=now), request=ClaimRequest(count=2), now=now)
+    later = now + 1000.0
+    store.rescue(register(app.store, "second", now=later), careful_age=10.0, now=later)
+    assert get(queue, "status") == {1: "failed", 2: "pending"}
+
+
 def test_a_result_that_does_not_fit_fails_its_row_alone(queue: Lab) -> None:
     add(queue, 1, 2)
     if queue.is_sqlite:

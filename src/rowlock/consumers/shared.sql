@@ -144,7 +144,7 @@ SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE con
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
-SELECT claim, row_key, failures, started_at, deaths, error_kind, error FROM rowlock_consumer_claims
+SELECT claim, row_key, failures, started_at, deaths, error_kind, error, {held_budget} FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
 
 -- The outcome of a claim cannot be written: what the database said is kept here, once. Without a charge it was never begun.

@@ -368,12 +368,13 @@ class ConsumerStore(RefusedOutcomes):
 
     def _left(self, row: Any, event: Event, died_by: float | None = None) -> Outcome:
         """What becomes of a claim, as `held_rows` reads it, that its worker left behind."""
-        claim, key, failures, started_at, deaths, kind, said = row
+        claim, key, failures, started_at, deaths, kind, said, budget = row
         began = started_at is not None
         name, title = self._consumer.name, key_text(key)
         plain = Outcome(id=claim, claim=claim, ending=Ending.RELEASED, task=name, row=title)
         facts = Facts(
             failures=failures,
+            max_attempts=None if budget is None else max(1, int(budget)),
             deaths=deaths,
             began=began,
             lived=died_by - started_at if began and died_by is not None else 0.0,

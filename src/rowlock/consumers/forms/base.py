@@ -19,7 +19,7 @@ Index = tuple[str, str, str]  # its name, the column in it, and the statement th
 PIECES = (
     *("due", "markable", "marked", "row_failed", "row_done", "row_cleared"),
     *("row_taken", "row_given_back", "progress", "not_given_up", "failed_rows"),
-    *("row_attempts", "row_max_attempts"),
+    *("row_attempts", "row_max_attempts", "held_budget"),
 )
 CONDITIONS = ("broken", "row_running", "stale", "too_old")  # never true if a form leaves them out
 
@@ -142,6 +142,7 @@ def pieces(form: Form, table: TableTypes) -> dict[str, str]:
         "not_given_up": "true",
         "failed_rows": "«table»",
         "row_max_attempts": "NULL",
+        "held_budget": "NULL",
         **form.words(table),
     }
 

@@ -20,6 +20,7 @@ _COLUMNS = (
     *("error", "started_at", "finished_at", "updated_at", "created_at", "progress", "progress_done"),
     *("claimed_by", "attempts", "max_attempts", "result"),
 )
+_BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claimed_key})"
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
 
@@ -159,6 +160,7 @@ class StatusForm:
             "progress": ", ".join(shown or ["«status» = «status»"]),
             "row_attempts": "coalesce(«attempts», 0)" if status.attempts else "failures",
             "row_max_attempts": "«max_attempts»" if status.max_attempts else "NULL",
+            "held_budget": _BUDGET if status.max_attempts else "NULL",
             "stale": stamp(status.started_at)[1] if status.started_at and status.stale_after else "false",
             "too_old": stamp(status.created_at)[1] if status.created_at and status.deadline else "false",
         }
