@@ -10,18 +10,19 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Stamps: a set-up step runs again only when what it depends on has changed.
 MADE      := $(VENV)/.made
 INSTALLED := $(VENV)/.installed
+EXAMPLES  := $(VENV)/.examples
 DEV       := $(VENV)/.dev
 METADATA  := pyproject.toml $(wildcard src/rowlock/_version.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint bench chaos clean
+.PHONY: help venv demo example-birdsong test lint bench chaos clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment, VENV=folder its place,"
-	@echo "  ARGS='...' is handed to pytest (test, chaos), to the demo or to the benchmarks."
+	@echo "  ARGS='...' is handed to pytest (test, chaos), to the demo, the example or the benchmarks."
 
 $(MADE):
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("rowlock needs Python 3.10 or later, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
@@ -34,15 +35,24 @@ $(INSTALLED): $(MADE) $(METADATA)
 	@$(PIP) -e .
 	@touch $@
 
+$(EXAMPLES): $(MADE) $(METADATA)
+	@echo "Installing rowlock and what its examples need ..."
+	@$(PIP) -e '.[examples]'
+	@touch $(INSTALLED) $@
+
 $(DEV): $(MADE) $(METADATA)
 	@echo "Installing rowlock and its development tools ..."
 	@$(PIP) -e '.[dev]'
-	@touch $(INSTALLED) $@
+	@touch $(INSTALLED) $(EXAMPLES) $@
 
 venv: $(DEV) ## make the environment with all development tools
 
 demo: $(INSTALLED) ## run a small real workload on SQLite
 	@$(BIN)/rowlock demo $(ARGS)
+
+example-birdsong: $(EXAMPLES) ## record, analyse, upload and delete birdsong, with a kill -9
+	@rm -rf build/birdsong
+	@$(BIN)/python -m examples.birdsong build/birdsong $(ARGS)
 
 # The tests start hundreds of processes, and without bytecode each of them would compile all of rowlock.
 unexport PYTHONDONTWRITEBYTECODE

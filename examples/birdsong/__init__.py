@@ -1,0 +1,1 @@
+"""A recording station: a recorder, two analysers, an uploader and a janitor around one table."""
