@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -157,3 +159,21 @@ def test_what_is_tried_leaves_nothing_behind(lab: Lab) -> None:
         names = "sqlite_temp_master" if lab.is_sqlite else "pg_class WHERE relname = 'rowlock_trial'"
         assert db.using({"left": f"SELECT count(*) FROM {names}"}).row("left")[0] == 0
     assert table_of(lab.app(), lab, "id > 1").has_index is False
+
+
+@pytest.mark.parametrize("lab", ["postgres"], indirect=True)
+def test_an_index_is_built_however_long_an_older_transaction_stays_open(lab: Lab) -> None:
+    """The server waits for every transaction that began before; a limit for locks must not end that."""
+    app = lab.app(busy_timeout=0.1)
+    lab.create(1)
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
+    table = store_of(app, "birdnet").table
+    with closing(lab.connect()) as older:
+        older.execute(f"BEGIN; LOCK TABLE {lab.table} IN ROW EXCLUSIVE MODE")
+        building = threading.Thread(target=table.create_indexes)
+        building.start()
+        building.join(1.0)
+        assert building.is_alive()
+        older.execute("COMMIT")
+        building.join(30.0)
+    assert not building.is_alive() and table.has_index

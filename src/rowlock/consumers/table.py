@@ -541,7 +541,7 @@ class Table:
 
     def _run(self, statements: Sequence[str]) -> None:
         """Run statements that have no parameters, together where that can be."""
-        open_session = self._store.writing if self._dialect.hints else self._store.reading
+        open_session = self._store.writing if self._dialect.hints else self._store.unhurried
         percent = "%%" if self._dialect.style == "pyformat" else "%"
         with open_session() as db:
             for statement in statements:

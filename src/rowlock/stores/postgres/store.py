@@ -6,8 +6,8 @@ Opening and transactions are in `connected.py`, the verbs it shares with other d
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.versions import version_of
 
 _TRIES = 3
+_LONGEST_STATEMENT_SECONDS = 86_400.0
 _MICROSECONDS = 1e-5  # as near as a float comes to the server's
 _NOT_THERE = Inserted(0, False, 0.0)
 _SERVER_FACTS = (
@@ -215,6 +216,21 @@ class PostgresStore(ConnectedStore):
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         return NoWake() if self.address.pooled else Listener(self, worker, ring)
+
+    @contextmanager
+    def unhurried(self) -> Iterator[PostgresSession]:
+        """On a connection of its own: to build an index, the server waits for every older transaction."""
+        self.open()
+        link = self.open_link()
+        try:
+            link.connection.patience = _LONGEST_STATEMENT_SECONDS
+            with self.explained():
+                if not self.address.pooled:  # a pooler would give these to somebody else
+                    for name in ("statement_timeout", "lock_timeout"):
+                        link.cursor.execute(f"SET {name} = {int(_LONGEST_STATEMENT_SECONDS * 1000)}")
+                yield PostgresSession(link, self.queries, None)
+        finally:
+            link.close()
 
     def open_link(self) -> Link:
         """A connection of its own, for a listener."""

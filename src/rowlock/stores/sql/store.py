@@ -114,6 +114,10 @@ class SqlStore(RefusedOutcomes):
             yield session
             raise _Undone
 
+    def unhurried(self) -> AbstractContextManager[Session]:
+        """A session for statements that may take hours, such as those that build an index."""
+        return self._write()
+
     def at_once(self, now: float | None = None) -> AbstractContextManager[Session] | None:
         """A session in which each statement commits by itself, durably; None if there is none."""
         return None
