@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -91,7 +92,9 @@ class Strategy(msgspec.Struct, frozen=True):
 
     def arranged(self, claims: Iterable[Some]) -> list[Some]:
         """The claims of one queue in the order in which they are to be run."""
-        result = sorted(claims, key=self.sort_key)
+        result = list(claims)
+        for key in reversed(self.order):  # as by `sort_key`, which takes ten times as long
+            result.sort(key=attrgetter(key.column), reverse=key.descending)
         if self.draw is None:
             return result
         # As if each had been drawn by itself: any order of the levels is as likely as any other.
