@@ -16,10 +16,10 @@ METADATA  := pyproject.toml $(wildcard src/rowlock/_version.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo example-birdsong test lint bench chaos clean
+.PHONY: help venv demo example-birdsong example-segmentation example-video test matrix lint bench chaos clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter of a new environment, VENV=folder its place,"
 	@echo "  ARGS='...' is handed to pytest (test, chaos), to the demo, the example or the benchmarks."
@@ -54,12 +54,40 @@ example-birdsong: $(EXAMPLES) ## record, analyse, upload and delete birdsong, wi
 	@rm -rf build/birdsong
 	@$(BIN)/python -m examples.birdsong build/birdsong $(ARGS)
 
+example-segmentation: $(EXAMPLES) ## segment images on RQ workers, with a kill -9 and a flushed Redis
+	@rm -rf build/segmentation
+	@$(BIN)/python -m examples.segmentation build/segmentation $(ARGS)
+
+example-video: $(EXAMPLES) ## process uploaded videos, data and jobs in one DuckDB file, with a kill -9
+	@rm -rf build/video
+	@$(BIN)/python -m examples.video_api build/video $(ARGS)
+
 # The tests start hundreds of processes, and without bytecode each of them would compile all of rowlock.
 unexport PYTHONDONTWRITEBYTECODE
 
-# More processes than cores: most of the time the tests wait for servers and child processes.
+# More processes than cores: half of the time the tests wait for servers and child processes. Each process begins in
+# another folder (worksteal), so that those which wait and those which compute run beside each other.
 test: $(DEV) ## run the whole suite with coverage
-	$(BIN)/python -m pytest -n 3 -m "not chaos" --cov $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not chaos" --cov $(ARGS)
+
+# Versions beside those of `make test`, each pair in an environment of its own; all else comes from $(VENV).
+MATRIX := build/matrix
+TRY    := -m pytest -q -n 2 -m "not chaos" -p no:cacheprovider
+
+$(MATRIX)/duckdb-%/.made: $(DEV)
+	@echo "Making $(@D) ..."
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+		'duckdb~=$(word 1,$(subst -sqlalchemy-, ,$*)).0' 'sqlalchemy~=$(word 2,$(subst -sqlalchemy-, ,$*)).0'
+	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> "$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/rest.pth"
+	@touch $@
+
+matrix: $(MATRIX)/duckdb-1.5-sqlalchemy-2.0/.made $(MATRIX)/duckdb-1.5-sqlalchemy-2.1/.made \
+		$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/.made ## try DuckDB 1.5 and 2.0 with SQLAlchemy 2.0 and 2.1
+	$(MATRIX)/duckdb-1.5-sqlalchemy-2.0/bin/python $(TRY) tests/stores/duckdb tests/stores/conformance -k duckdb
+	$(MATRIX)/duckdb-1.5-sqlalchemy-2.1/bin/python $(TRY) tests/stores/duckdb/test_owner.py
+	$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/bin/python $(TRY) tests/stores/duckdb/test_owner.py
 
 lint: $(DEV) ## check style, types and import directions
 	$(BIN)/ruff check .

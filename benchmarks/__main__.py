@@ -1,6 +1,6 @@
 """Runs the scenarios named on the command line, or all of them, and prints a table at the end.
 
-All but postgres_tables, that is: it has no target, and runs when it is named.
+All but postgres_tables, duckdb_modes and foreign, that is: these run when they are named.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _SQLITE = (
     "mixed",
     "processes",
     "consumers",
+    "consumer_tables",
     "files",
     "idle",
     "import_time",
@@ -37,10 +38,12 @@ _POSTGRES = (
     "postgres_drain_one_at_a_time",
     "postgres_drain",
     "postgres_consumers",
+    "postgres_consumer_tables",
     "postgres_files",
     "postgres_wakeup",
+    "relay",
 )
-_WHEN_NAMED = ("postgres_tables",)
+_WHEN_NAMED = ("postgres_tables", "duckdb_modes", "foreign")
 _SCENARIOS = _SQLITE + _POSTGRES + _WHEN_NAMED
 
 

@@ -86,7 +86,7 @@ def _measure(
 
 @contextmanager
 def _not_waiting_for_the_disk(store: SqliteStore) -> Iterator[None]:
-    with store.connections.borrowed() as connection:
+    with store.database.connections.borrowed() as connection:
         pass
     connection.execute("PRAGMA synchronous = OFF")
     yield

@@ -16,10 +16,9 @@ from benchmarks.claiming import registration
 from benchmarks.measure import Timing, in_turn, let_the_disk_settle, timed
 from benchmarks.report import Line, Setting, compared
 from rowlock import Rowlock
-from rowlock.consumers import overview
 from rowlock.consumers.row import Row
-from rowlock.consumers.store import ConsumerStore
 from rowlock.job import ClaimRequest, Ending
+from rowlock.stores.sql.store import SqlStore
 from rowlock.task import Task
 
 _LESS_THAN = 0.002
@@ -63,7 +62,7 @@ def with_consumer(url: str) -> Rowlock:
     def birdnet(recording: Row) -> None:
         pass
 
-    overview.create_indexes(app.consumer_host("birdnet"))
+    app.consumer_source("birdnet").table.indexes.create()
     return app
 
 
@@ -72,8 +71,8 @@ def claims(scenario: str, setting: Setting, make: Make) -> Line:
     rows = setting.choose(1_000_000, 100_000)
     app = make(rows, rows - 1_000)
     let_the_disk_settle()
-    store = app.consumer_host("birdnet").store
-    assert isinstance(store, ConsumerStore)
+    store = app.workload(consumer="birdnet").store
+    assert isinstance(store, SqlStore)
     worker = app.store.register(registration("bench"))
     seconds = []
     for _ in range(setting.choose(900, 300)):

@@ -6,9 +6,11 @@ the machine is at the moment.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 from benchmarks.apps import add, adding_app
 from benchmarks.measure import Timing, in_turn, spread, timed
@@ -16,8 +18,9 @@ from benchmarks.report import Line, Setting
 from rowlock.execution.residents import Residents
 from rowlock.job import Claim
 from rowlock.pools.thread import ThreadPool
-from rowlock.worker.finisher import Finisher
-from rowlock.worker.runs import PoolState, Runs
+from rowlock.worker.claimer import Claimer
+from rowlock.worker.runner import Runners
+from rowlock.worker.runs import Runs
 
 _BATCH = 250
 _BATCHES = 8  # per timing, as they follow each other while a queue is drained
@@ -26,24 +29,22 @@ _BATCHES = 8  # per timing, as they follow each other while a queue is drained
 def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
     app, task = adding_app(setting.folder / "rowlock.db")
-    app.load_tasks()
-    finisher, over = Finisher(), threading.Event()
-
-    def look(here: bool) -> None:
-        if not runs.in_flight:
-            over.set()
-
-    runs = Runs(app, lambda task: "thread", finisher.add, look, 2.0)
-    runs.pool_states = {"thread": PoolState(ThreadPool(1, app, runs.done, Residents()), 1, None)}
+    worker = app.worker(concurrency=1)
+    worker._pools.make(worker._residents)
+    worker._demand.reset(worker._pools.slots, None)
+    over = _Over(worker.runs)
+    pool = cast("ThreadPool", worker._pools.by_kind["thread"])
+    runners = Runners(app, pool, worker.runs, cast("Claimer", over), queue.SimpleQueue(), Residents())
     claims = [_claim(number, task.name) for number in range(_BATCH)]
 
     def worked(count: int = _BATCH) -> None:
-        over.clear()
-        runs.take(claims[:count], count)
-        over.wait()
-        batch = finisher.take("bench")
-        runs.learn(batch.outcomes)
-        finisher.delivered(())
+        over.event.clear()
+        worker.claimer._admit(claims[:count], count, in_order=True)
+        runners.start_missing()
+        over.event.wait()
+        batch = worker._unwritten.take(())
+        worker._demand.learn(batch.outcomes)
+        worker._unwritten.delivered()
         assert len(batch.outcomes) == count
 
     with ThreadPoolExecutor(1) as executor:
@@ -58,7 +59,7 @@ def run(setting: Setting) -> list[Line]:
             lambda: timed(lambda: _often(submitted)),
             pairs=setting.choose(100, 20),
         )
-    runs.close()
+    worker._pools.close()
     app.close()
     mine, theirs = ([_each(one) for one in side] for side in (comparison.ours, comparison.baseline))
     return [
@@ -72,6 +73,19 @@ def run(setting: Setting) -> list[Line]:
             figures={"least_seconds": min(mine) / 1e6, "median_seconds": spread(mine).median / 1e6},
         )
     ]
+
+
+class _Over:
+    """Stands where a runner asks for an exchange, and says when all runs have ended."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self.event = threading.Event()
+
+    def exchange_if_due(self) -> bool:
+        if not self._runs.in_flight:
+            self.event.set()
+        return True
 
 
 def _often(work: Callable[[], None]) -> None:

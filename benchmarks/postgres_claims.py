@@ -59,7 +59,7 @@ def _commit(connection: psycopg.Connection) -> None:
 
 @contextmanager
 def _not_waiting_for_the_disk(store: PostgresStore) -> Iterator[None]:
-    with store.connections.borrowed() as link:
+    with store.database.connections.borrowed() as link:
         pass  # one thread claims, so there is one connection, which is the next to be borrowed
     link.connection.execute("SET synchronous_commit = off")
     yield

@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 
-def request(app: Any, method: str, path: str, query: str = "") -> tuple[int, Any]:
+def request(
+    app: Any, method: str, path: str, query: str = "", body: bytes = b"", kind: str = "application/json"
+) -> tuple[int, Any]:
     """The status and the JSON of the answer; an error of the app is raised here."""
     sent: list[dict[str, Any]] = []
     scope = {
@@ -20,12 +22,12 @@ def request(app: Any, method: str, path: str, query: str = "") -> tuple[int, Any
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": query.encode(),
-        "headers": [],
+        "headers": [(b"content-type", kind.encode())],
         "server": ("test", 80),
     }
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b""}
+        return {"type": "http.request", "body": body}
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from rowlock import Rowlock
+from tests.memory import MEMORY
 from tests.servers.folders import Folder
 from tests.servers.pgbouncer import PgBouncer, pgbouncer_program
 from tests.servers.postgres import (
     PostgresServer,
-    RecycledQueue,
     fresh_schema,
     old_binaries,
     own_server,
-    recycled_queue,
     shared_server,
     wheel_binaries,
 )
+from tests.servers.recycled import RecycledQueue, recycled_queue
+from tests.servers.redis import RedisServer, redis_server
+
+settings.register_profile("same examples each time", derandomize=True)
+if MEMORY:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; inherited by programs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no test fail by the examples that were drawn; `make chaos` draws new ones."""
+    if config.getoption("markexpr") != "chaos":
+        settings.load_profile("same examples each time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure no lines a second time: being measured takes 70 % on top of what a test itself computes."""
+    for item in items:
+        chosen = getattr(item, "callspec", None)
+        if chosen and not {"postgres-old", "old_postgres"}.isdisjoint(map(str, chosen.params.values())):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +55,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         if (
             name.startswith("ROWLOCK_")
             or name.endswith("_TIMEOUT_SECONDS")
-            or name == "POLLER_INTERVAL_SECONDS"
+            or name in ("POLLER_INTERVAL_SECONDS", "REDIS_URL")
         ):
             monkeypatch.delenv(name)
 
@@ -90,12 +113,36 @@ def _recycled(server: str) -> Any:
 
 _recycled_postgres = _recycled("postgres")
 _recycled_old_postgres = _recycled("old_postgres")
+_recycled_with_tables = _recycled("postgres")
 
 
 @pytest.fixture
 def postgres_queue(_recycled_postgres: RecycledQueue) -> str:
     """The URL of an empty queue whose tables are there; one that the tests of this process take in turn."""
     return _recycled_postgres.emptied()
+
+
+@pytest.fixture
+def postgres_as_new(_recycled_with_tables: RecycledQueue) -> str:
+    """The same in a schema that is named anew, for tests that make tables of their own in it."""
+    return _recycled_with_tables.as_new()
+
+
+@pytest.fixture(scope="session")
+def _redis(_unix: None) -> Iterator[RedisServer]:
+    """The Redis of this process of the tests, which take it in turn."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(_redis: RedisServer) -> RedisServer:
+    """An empty Redis; the test may flush and restart it."""
+    if not _redis.answers():
+        _redis.start()
+    with _redis.client() as client:
+        client.flushall()
+    return _redis
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import sqlite3
 import subprocess
 import sys
@@ -78,8 +79,9 @@ def test_whatever_takes_a_jobs_id_takes_the_job(app: Rowlock) -> None:
 # What registers or makes something, and what the rooms below ask of their app; every other method is a verb.
 NO_VERBS = {
     *("task", "around", "consumer", "ingest", "janitor", "find_task", "load_tasks"),
-    *("worker", "poller", "consuming", "consumer_host"),
-    *("destination", "local_context", "local_residents", "retry_policy", "task_facts"),
+    *("worker", "poller", "consuming", "consumer_source", "workload", "connection"),
+    "watch",  # for both kinds of callers
+    *("destination", "local_context", "local_residents"),
 }
 
 
@@ -195,7 +197,7 @@ def test_the_doctor_finds_a_healthy_queue_healthy(app: Rowlock) -> None:
     app.task(name="work")(lambda: 1)
     app.enqueue("work")
     with app.worker().background():
-        app.result(1, timeout=10)
+        app.result(1, timeout=60)
         findings = doctor(app.store)
     assert {one.level for one in findings} <= {"ok", "note"}, findings
     assert {one.check for one in findings} >= {
@@ -223,7 +225,8 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(app: Rowlock) -> None:
     found = {one.check: one for one in doctor(store)}
     assert (found["workers"].level, found["stuck jobs"].level) == ("warning", "warning")
     assert "silent" in found["stuck jobs"].message
-    assert found["overdue jobs"].level == "warning" and "old (3600 s)" in found["overdue jobs"].message
+    assert found["overdue jobs"].level == "warning"
+    assert re.search(r"old \(36\d\d s\)", found["overdue jobs"].message)
     assert found["clock"].level == "warning" and "set back" in found["clock"].message
     assert found["paused queues"].advice == "rowlock resume gpu"
     assert all(one.advice for one in found.values() if one.level != "ok")
@@ -268,7 +271,7 @@ def test_threads_that_use_an_app_first_together_share_its_store(
     both = threading.Barrier(2)
 
     def slowly(*where: Any, **how: Any) -> Store:
-        both.wait(timeout=10)
+        both.wait(timeout=60)
         return store_for(*where, **how)
 
     app = Rowlock(f"sqlite:///{tmp_path / 'jobs.db'}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
-from rowlock import Fail, Retry, RetryLater, endings
+from rowlock import Fail, Retry, RetryLater, claim_outcomes, endings
 from rowlock.endings import Event, Facts, Verdict, decide
 from rowlock.errors import CancelRequested, RunTimedOut
 from rowlock.job import Ending
@@ -49,6 +50,14 @@ def expected(event: Event, **facts: object) -> Verdict:
 def test_every_event_has_its_line() -> None:
     assert set(AS_IT_IS) == set(Event)
     assert {event: decide(event, PLAIN, POLICY) for event in Event} == AS_IT_IS
+
+
+def test_an_event_without_a_rule_is_an_error_and_charges_nothing() -> None:
+    new = cast("Event", "new")
+    for facts in all_facts():
+        if not facts.lost:
+            with pytest.raises(LookupError, match="has no rule for 'new'"):
+                decide(new, facts, POLICY)
 
 
 def test_without_an_attempt_left_an_error_fails_its_job_and_nothing_else_changes() -> None:
@@ -104,7 +113,8 @@ def test_a_death_is_free_the_first_time_costs_two_the_second_and_one_from_then_o
         went_back = Verdict(RELEASED, charge, **alone)  # type: ignore[arg-type]
         assert expected(Event.WORKER_DIED, deaths=deaths, max_attempts=9) == went_back
         left = expected(Event.WORKER_DIED, deaths=deaths, max_attempts=9, failures=8)
-        assert left == (Verdict(FAILED, charge, kind="worker_died") if charge else went_back)
+        # With one attempt left no more than that one is charged.
+        assert left == (Verdict(FAILED, 1, kind="worker_died") if charge else went_back)
     assert expected(Event.WORKER_DIED, began=False, deaths=5, max_attempts=1) == Verdict(
         RELEASED, kind="worker_died"
     )
@@ -152,8 +162,8 @@ def test_every_rule_is_reached() -> None:
     ],
 )
 def test_what_a_task_raises_is_one_event(error: BaseException, event: Event) -> None:
-    assert endings.event_of(error) is event
-    outcome = endings.after_error(claim(1, 0), error, POLICY)
+    assert claim_outcomes.event_of(error) is event
+    outcome = claim_outcomes.after_error(claim(1, 0), error, POLICY)
     assert (outcome.ending, outcome.error_kind) == (AS_IT_IS[event].ending, AS_IT_IS[event].kind)
     assert outcome.error
 

@@ -11,7 +11,7 @@ import rowlock
 from rowlock.liveness import Lease, Liveness, WorkerState
 
 NEW, ALIVE, LATE = WorkerState.NEW, WorkerState.ALIVE, WorkerState.LATE
-SETTLING, DEAD, RETIRED = WorkerState.SETTLING, WorkerState.DEAD, WorkerState.RETIRED
+RECOVERING, DEAD, RETIRED = WorkerState.RECOVERING, WorkerState.DEAD, WorkerState.RETIRED
 
 
 @pytest.fixture
@@ -25,16 +25,16 @@ def liveness() -> Liveness:
 def test_every_span_follows_from_the_lease() -> None:
     lease = Lease(60.0)
     assert (lease.beat_every, lease.rescue_below, lease.claim_below) == (10.0, 20.0, 30.0)
-    assert (lease.settle, lease.reachable_for, lease.died_by(1000.0)) == (10.0, 15.0, 1010.0)
+    assert (lease.recovery, lease.reachable_for, lease.died_by(1000.0)) == (10.0, 15.0, 1010.0)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "settle"), [(600.0, 100.0), (6.0, 1.0), (3.0, 1.0), (2.0, 1.0), (0.6, 0.3)]
+    ("seconds", "recovery"), [(600.0, 100.0), (6.0, 1.0), (3.0, 1.0), (2.0, 1.0), (0.6, 0.3)]
 )
 def test_a_short_lease_leaves_others_the_time_that_a_busy_machine_takes(
-    seconds: float, settle: float
+    seconds: float, recovery: float
 ) -> None:
-    assert Lease(seconds).settle == pytest.approx(settle)
+    assert Lease(seconds).recovery == pytest.approx(recovery)
 
 
 def test_the_spans_are_in_their_order_for_every_lease() -> None:
@@ -42,7 +42,7 @@ def test_the_spans_are_in_their_order_for_every_lease() -> None:
     for seconds in (0.1, 1.0, 6.0, 60.0, 600.0):
         lease = Lease(seconds)
         assert lease.beat_every < lease.reachable_for < lease.rescue_below < lease.claim_below < seconds
-        assert lease.beat_every <= lease.settle <= max(lease.beat_every, seconds / 2)
+        assert lease.beat_every <= lease.recovery <= max(lease.beat_every, seconds / 2)
 
 
 def test_a_new_worker_may_do_nothing_before_it_is_registered() -> None:
@@ -64,7 +64,7 @@ def test_after_a_pause_it_is_late_then_settling_then_alive(liveness: Liveness) -
     assert liveness.state(103.1) is LATE
     assert not liveness.may_claim(103.1) and not liveness.may_rescue(103.1)
     liveness.beaten(105.0)
-    assert liveness.state(105.9) is SETTLING
+    assert liveness.state(105.9) is RECOVERING
     assert liveness.may_claim(105.9) and not liveness.may_rescue(105.9)
     assert liveness.state(106.1) is ALIVE
     assert liveness.may_rescue(106.1)
@@ -81,14 +81,14 @@ def test_who_was_declared_dead_does_nothing_until_it_has_registered_and_settled(
     assert liveness.state(110.0) is DEAD
     assert liveness.is_registered and not liveness.may_claim(110.0) and not liveness.may_rescue(110.0)
     liveness.registered(110.1)
-    assert liveness.state(110.1) is SETTLING
+    assert liveness.state(110.1) is RECOVERING
     assert liveness.state(111.1) is ALIVE
 
 
 def test_who_learns_of_its_death_before_it_has_beaten_settles_all_the_same(liveness: Liveness) -> None:
     liveness.declared_dead()
     liveness.registered(120.0)
-    assert liveness.state(120.9) is SETTLING
+    assert liveness.state(120.9) is RECOVERING
 
 
 @pytest.mark.parametrize("leave", [Liveness.retired, Liveness.forked])

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from rowlock import HistoryEntry, Job, JobContext, JobList, LogEntry, Progress, RetryLater, Rowlock
 from rowlock.insights import Stats
-from rowlock.job import QueueRecord, WorkerRecord
+from rowlock.monitoring import QueueRecord, WorkerRecord
 from tests.asgi import request
 
 

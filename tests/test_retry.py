@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rowlock import Retry, RetryLater
-from rowlock.endings import after_error
+from rowlock.claim_outcomes import after_error
 from rowlock.job import Ending
 from rowlock.retry import policy
 from tests.test_strategies import claim
@@ -47,7 +49,7 @@ def test_subclasses_of_never_are_never_retried() -> None:
     assert after_error(claim(1, 0), OSError("x"), retry).ending is Ending.RETRY
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
-def test_retry_later_takes_seconds(seconds: float) -> None:
-    with pytest.raises(ValueError, match="seconds"):
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None])
+def test_retry_later_takes_seconds(seconds: Any) -> None:
+    with pytest.raises(ValueError, match="must be seconds"):
         RetryLater(seconds)

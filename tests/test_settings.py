@@ -84,6 +84,12 @@ def test_a_bad_value_is_refused_with_the_variables_name(
         load()
 
 
+def test_a_bad_database_is_refused_with_the_variables_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWLOCK_DATABASE_URL", "mysql://localhost/x")
+    with pytest.raises(ConfigurationError, match="ROWLOCK_DATABASE_URL: 'mysql' is not a kind of database"):
+        Rowlock().jobs()
+
+
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROWLOCK_DATABASE_URL", "")
     monkeypatch.setenv("STALE_JOB_TIMEOUT_SECONDS", "")
@@ -113,7 +119,8 @@ def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
         ("postgresql://localhost/x?schema=a-b", "schema='a-b': must be a plain name"),
         ("postgresql://localhost/x?pool_size=1", "pool_size='1': must be a whole number from 2"),
         ("postgresql://localhost:port/x", "is not a PostgreSQL URL"),
-        ("duckdb:///x.duckdb", "no DuckDB store yet"),
+        ("duckdb:///:memory:", "has to outlive its process"),
+        ("duckdb://host/x.duckdb", "a DuckDB file has none"),
         ("jobs.db", "is not a database URL"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),

@@ -108,7 +108,10 @@ def test_two_different_tasks_of_one_name_are_refused(app: Rowlock) -> None:
         ({"retry": 3}, "retry=3: must be Retry"),
         ({"unique": "sometimes"}, "unique='sometimes'"),
         ({"aliases": "old"}, "aliases='old'"),
-        ({"colour": "red"}, "unknown option 'colour'"),
+        (
+            {"colour": "red"},
+            "unknown option 'colour'; there are: aliases, expires, name, pool, priority, queue",
+        ),
     ],
 )
 def test_a_bad_option_is_refused_by_its_name(app: Rowlock, options: dict[str, Any], message: str) -> None:
@@ -457,12 +460,12 @@ def test_a_unique_key_until_queued_lets_the_next_in_while_one_runs(app: Rowlock)
     @app.task(unique="queued")
     def refresh() -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
 
     keyed = refresh.configure(unique_key="k")
     with app.worker(concurrency=1).background():
         keyed.enqueue()
-        assert entered.wait(10)
+        assert entered.wait(30)
         assert keyed.enqueue().is_new
         assert not keyed.enqueue().is_new
         leave.set()
@@ -520,7 +523,7 @@ def test_async_callers_have_the_same_calls(app: Rowlock) -> None:
         by_name = await app.aenqueue("add", {"a": 3, "b": 4}, queue="q")
         ids = await add.aenqueue_many([(5, 6)])
         with app.worker().background():
-            results = [await app.aresult(id, timeout=10) for id in (job.id, by_name.id, *ids)]
+            results = [await app.aresult(id, timeout=30) for id in (job.id, by_name.id, *ids)]
         assert (await app.ajob(job.id)).state == "completed"
         return results
 

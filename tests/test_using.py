@@ -200,11 +200,11 @@ def test_a_sleeping_worker_hears_of_the_commit(app: Rowlock, case: Case) -> None
     with app.worker(concurrency=1, poll_interval=30.0).background() as worker:
         # On PostgreSQL it says that it sleeps, and then looks once more.
         looks = 1 if case.place.url.startswith("sqlite") else 2
-        eventually(lambda: worker.poller.consecutive_empty >= looks, message="the worker never slept")
+        eventually(lambda: worker.polls.consecutive_empty >= looks, message="the worker never slept")
         case.start()
         job = send_on(case, app, "ada")
         case.commit()
-        assert app.result(job.id, timeout=20) == "ada"
+        assert app.result(job.id, timeout=50) == "ada"
 
 
 def test_sleepers_are_told_once_per_transaction(app: Rowlock, case: Case, postgres_url: str) -> None:
@@ -213,14 +213,14 @@ def test_sleepers_are_told_once_per_transaction(app: Rowlock, case: Case, postgr
     if not isinstance(store, PostgresStore):
         pytest.skip("SQLite's sleepers look for themselves")
     heard: list[str] = []
-    end = f"end_of_{store.address.schema}"
+    end = f"end_of_{store.database.address.schema}"
     with psycopg.connect(postgres_url, autocommit=True) as ear:
         ear.add_notify_handler(lambda word: heard.append(word.channel))
         ear.execute(f"LISTEN {end}")
         for number in range(3):
-            who = worker(store, f"{number} of {store.address.schema}")
+            who = worker(store, f"{number} of {store.database.address.schema}")
             ear.execute(f'LISTEN "{CHANNEL}{md5(who.encode(), usedforsecurity=False).hexdigest()}"')
-            store.fall_asleep(who)
+            store.database.sleepers.fall_asleep(who)
         for _ in range(2):  # twice in one session: what the first leaves in it must not silence the second
             heard.clear()
             case.start()

@@ -16,7 +16,7 @@ STATION = "examples.birdsong.station"
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = 350_000  # bytes: a little more than one recording has, raw and processed
 STARTED = time.monotonic()
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 ANALYSED = " AND ".join(
     f"""replace(CAST(analysis_state AS text), ' ', '') LIKE '%"{name}":true%'""" for name in ("birds", "bats")
 )

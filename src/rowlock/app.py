@@ -8,51 +8,53 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+from rowlock.app_base import AppBase, TaskMaker
 from rowlock.asynchronous import awaited, in_thread
-from rowlock.enqueuing import Destination, Enqueuer, joined
-from rowlock.errors import ConfigurationError, JobCancelled, JobFailed, JobNotFound, UnknownTask
-from rowlock.job import EVERY_TASK, HistoryEntry, Inserted, Job, JobList, LogEntry, NewJob, State
-from rowlock.options import Options, Seconds, check_name, check_strategy_applies
-from rowlock.registry import Registry
+from rowlock.enqueuing import Enqueuer
+from rowlock.errors import ConfigurationError, JobNotFound, UnknownTask
+from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, State, id_of
+from rowlock.options import CONSUMERS, EnqueueOptions, Options, Seconds, check_name, check_strategy_applies
 from rowlock.retry import Retry
 from rowlock.task import Task
+from rowlock.waiting import Waiting, result_of
 
 if TYPE_CHECKING:
-    from rowlock.consumers.consumer import Consumer
-    from rowlock.consumers.forms import Failed, Flag, Status
-    from rowlock.consumers.host import ConsumerHost
+    from typing_extensions import Unpack
+
+    from rowlock.consumers.consumer import Consumer, ConsumerOptions
     from rowlock.execution.context import JobContext
     from rowlock.execution.execute import Hook
-    from rowlock.execution.residents import Residents
     from rowlock.files.ingest import Ingest
     from rowlock.files.janitor import Janitor
+    from rowlock.files.options import IngestOptions, JanitorOptions
     from rowlock.insights import Stats
-    from rowlock.settings import Settings
-    from rowlock.stores.base import Retention, Store
-    from rowlock.worker.finisher import Tally
+    from rowlock.watching import Watch, Watcher
+    from rowlock.worker.counts import Tally
+    from rowlock.worker.options import ConsumingOptions, WorkerOptions
     from rowlock.worker.poller import Poller
     from rowlock.worker.worker import Worker
+    from rowlock.workload import Workload
 
 # A library does not print: whoever wants the log lines configures logging, as `rowlock worker` does.
 logging.getLogger("rowlock").addHandler(logging.NullHandler())
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DAY = 86_400.0
-_FIRST_LOOK, _LONGEST_LOOK = 0.002, 0.05
 
 
-class Rowlock:
+class Rowlock(AppBase):
     """A queue in a database: register tasks on it, enqueue jobs, ask about them, run workers."""
 
     def __init__(
         self,
         url: str | None = None,
         *,
+        engine: Any = None,
+        connection: Any = None,
         include: Sequence[str] = (),
         poll_interval: float | None = None,
         lease: float | None = None,
@@ -62,8 +64,7 @@ class Rowlock:
         keep_completed_days: float | None = None,
         keep_failed_days: float | None = None,
     ) -> None:
-        self._registry = Registry(include)
-        self._arguments = {
+        arguments = {
             "database_url": url,
             "poll_interval": poll_interval,
             "lease": lease,
@@ -73,21 +74,14 @@ class Rowlock:
             "keep_completed_days": keep_completed_days,
             "keep_failed_days": keep_failed_days,
         }
-        self._consumers: dict[str, Consumer] = {}
-        self._ingests: dict[str, Ingest] = {}
-        self._janitors: dict[str, Janitor] = {}
-        self._hooks: list[Hook] = []
-        self._home = os.getcwd()
-        self._imported_as: str | None = None  # the `module:app` that a command was given
-        self._settings: Settings | None = None
-        self._store: Store | None = None
-        self._first_store: dict[str, Store] = {}
-        self._own_destination = _OwnDestination(self)
-        self._residents: Residents | None = None  # of calls outside any worker
+        super().__init__(include, arguments)
+        self._watchers: dict[int, Watcher] = {}  # by process: a forked child has its own
         if url is not None:  # a URL that cannot work is refused here, where it was written
             from rowlock.stores.address import store_for
 
             store_for(url)
+        if engine is not None or connection is not None:
+            self._own(url, engine, connection)
 
     def __repr__(self) -> str:
         from rowlock.settings import without_password
@@ -114,25 +108,12 @@ class Rowlock:
         unique: str = "unfinished",
         aliases: Sequence[str] = (),
         pool: str | None = None,
-    ) -> _TaskMaker: ...
+    ) -> TaskMaker: ...
 
     def task(self, *function: Callable[..., Any], **given: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue="gpu", retry=Retry(...))`."""
-        maker = _TaskMaker(self, given)
+        maker = TaskMaker(self, given)
         return maker(*function) if function else maker
-
-    @property
-    def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The registered tasks by name, without aliases."""
-        return self._registry.tasks
-
-    def find_task(self, name: str) -> Task[..., Any] | None:
-        """The task of that name or alias, or None."""
-        return self._registry.find(name)
-
-    def load_tasks(self) -> None:
-        """Import the modules of `include`, so that their tasks are registered."""
-        self._registry.load()
 
     def around(self, hook: Hook) -> Hook:
         """Register a generator around every run: it yields once and is sent the run's `Outcome`.
@@ -149,24 +130,7 @@ class Rowlock:
     # -- consumers -------------------------------------------------------------------------------
 
     def consumer(
-        self,
-        name: str,
-        *,
-        table: str,
-        state: str | None = None,
-        status: Status | None = None,
-        flag: Flag | None = None,
-        failed: Failed | None = None,
-        key: str = "id",
-        order_by: str | Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        due_at: str | None = None,
-        when: Callable[[], bool] | None = None,
-        timeout: Seconds | None = None,
-        retry: Retry | bool | None = None,
-        batch: int | None = None,
-        pool: str | None = None,
+        self, name: str, **options: Unpack[ConsumerOptions]
     ) -> Callable[[Callable[..., Any]], Consumer]:
         """Register a function as a consumer of the rows of a table that is the user's own.
 
@@ -175,31 +139,14 @@ class Rowlock:
         boolean column is true; and with `due_at`, not before the time in that column. `failed(error,
         attempts)` makes the mark that a row out of attempts gets in `state`. `when()` is asked before rows
         are claimed. With `batch=n` the function gets a list of up to n rows, and returns a list of as many
-        answers (or None); an exception in it is that row's.
+        answers (or None); an exception in it is that row's. Further options: `key`, `order_by`, `columns`,
+        `where`, `timeout`, `retry`, `pool`.
         """
 
         def register(function: Callable[..., Any]) -> Consumer:
             from rowlock.consumers.consumer import Consumer
 
-            made = Consumer(
-                function,
-                name,
-                table=table,
-                state=state,
-                status=status,
-                flag=flag,
-                failed=failed,
-                key=key,
-                order_by=order_by,
-                columns=columns,
-                where=where,
-                due_at=due_at,
-                when=when,
-                timeout=timeout,
-                retry=retry,
-                batch=batch,
-                pool=pool,
-            )
+            made = Consumer(function, name, **options)
             other = self._consumers.get(name)
             if other is not None and other.plain.__qualname__ != made.plain.__qualname__:
                 raise ConfigurationError(f"two different consumers want the name {name!r}")
@@ -208,54 +155,19 @@ class Rowlock:
 
         return register
 
-    @property
-    def consumers(self) -> Mapping[str, Consumer]:
-        """The registered consumers by name."""
-        return dict(self._consumers)
-
-    def consumer_host(self, name: str) -> ConsumerHost:
-        """A consumer with what a worker needs to run it."""
-        from rowlock.consumers.host import ConsumerHost
-
-        if name not in self._consumers:
-            self.load_tasks()
-        if name not in self._consumers:
-            known = ", ".join(sorted(self._consumers)) or "none"
-            raise UnknownTask(f"there is no consumer {name!r}; known ones are: {known}")
-        return ConsumerHost(self, self._consumers[name])
-
-    def consuming(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        pool: str = "thread",
-        poll_interval: float | None = None,
-        worker_id: str | None = None,
-        grace: float | None = None,
-        prefetch: int | None = None,
-        max_jobs_per_child: int | None = None,
-    ) -> Worker:
+    def consuming(self, name: str, **chosen: Unpack[ConsumingOptions]) -> Worker:
         """A worker for the rows of a consumer: call `.run()` on it, or use `.background()`."""
-        host = self.consumer_host(name)
-        return self._make_worker(
-            host,
-            queues=host.queues,
-            strategy="FIFO",
-            concurrency=concurrency,
-            pool=pool,
-            poll_interval=poll_interval,
-            worker_id=worker_id,
-            grace=grace,
-            prefetch=prefetch,
-            max_jobs_per_child=max_jobs_per_child,
-        )
+        chosen["strategy"] = strategy = chosen.get("strategy") or "FIFO"
+        check_strategy_applies(CONSUMERS + name, strategy)
+        return self._make_worker(self.workload(consumer=name), **chosen)
 
-    def consume(self, name: str, *, until_empty: bool = False, **chosen: Any) -> Tally:
+    def consume(self, name: str, *, until_empty: bool = False, **chosen: Unpack[ConsumingOptions]) -> Tally:
         """Work on the rows of a consumer until stopped, or until none is due or in flight."""
         return self.consuming(name, **chosen).run(until_empty=until_empty)
 
-    async def aconsume(self, name: str, *, until_empty: bool = False, **chosen: Any) -> Tally:
+    async def aconsume(
+        self, name: str, *, until_empty: bool = False, **chosen: Unpack[ConsumingOptions]
+    ) -> Tally:
         """`consume` for async callers; to cancel it stops the worker."""
         worker = self.consuming(name, **chosen)
         try:
@@ -271,154 +183,60 @@ class Rowlock:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def ingest(
-        self,
-        name: str,
-        *,
-        table: str,
-        folder: str | os.PathLike[str],
-        pattern: str = "**/*",
-        path: str | Sequence[str] = "path",
-        paths: str = "absolute",
-        row: Callable[..., Mapping[str, Any] | bool | None] | None = None,
-        settle: float = 2.0,
-        interval: float = 60.0,
-    ) -> Ingest:
+    def ingest(self, name: str, **options: Unpack[IngestOptions]) -> Ingest:
         """Declare an ingest: one row in `table` for each finished file in `folder` that fits `pattern`.
 
         `path` names the column of the file's path, or several, of which the first is unique. `row(path)` or
-        `row(path, tx)` returns the other columns; None means not yet, False never.
+        `row(path, tx)` returns the other columns; None means not yet, False never. `paths` are "absolute" or
+        "relative" to the folder, `settle` and `interval` are seconds.
         """
         from rowlock.files.ingest import Ingest
+        from rowlock.files.service import keep_declared
 
-        made = Ingest(
-            self,
-            name,
-            table=table,
-            folder=folder,
-            pattern=pattern,
-            path=path,
-            paths=paths,
-            row=row,
-            settle=settle,
-            interval=interval,
-            home=self._home,
-        )
-        return _declared(self._ingests, made)
+        return keep_declared(self._ingests, Ingest(self, self._home, name, **options))
 
-    def janitor(
-        self,
-        name: str,
-        *,
-        table: str,
-        folder: str | os.PathLike[str],
-        path: str | Sequence[str] = "path",
-        paths: str = "absolute",
-        key: str | None = None,
-        order_by: str | None = None,
-        after: Sequence[str] = (),
-        failed_too: bool = False,
-        where: str | None = None,
-        deleted: str | None = None,
-        remove_rows: bool = False,
-        min_free: Any = None,
-        target_free: Any = None,
-        max_age: Any = None,
-        max_size: Any = None,
-        cap: int = 500,
-        also: Callable[..., Iterable[Any]] | None = None,
-        also_folder: str | os.PathLike[str] | None = None,
-        on_deleted: Callable[..., Any] | None = None,
-        interval: float = 60.0,
-    ) -> Janitor:
-        """Declare a janitor: it deletes the files of rows, oldest first, if a limit asks for it.
+    def janitor(self, name: str, **options: Unpack[JanitorOptions]) -> Janitor:
+        """Declare a janitor: it deletes the files that rows of `table` name, oldest first by `order_by`.
 
-        Only rows that every consumer in `after` is done with and that fulfil `where`. Limits (`"20%"`,
-        `"500MB"`, `"30d"`) may be functions, asked at each run. Several janitors on one folder are tiers.
+        It acts when a limit asks for it: `min_free` (until `target_free`), `max_age`, `max_size`; each
+        (`"20%"`, `"500MB"`, `"30d"`) may be a function, asked at each run. It deletes at most `cap` rows in a
+        run, and only those that every consumer in `after` is done with (`failed_too`: or has failed on) and
+        that fulfil `where`. `deleted` names the column that says so, or `remove_rows=True` removes the row.
+        `also(row, tx)` names companion files in `also_folder`; `on_deleted(row, paths, tx)` is told. Several
+        janitors on one folder are tiers.
         """
         from rowlock.files.janitor import Janitor
+        from rowlock.files.service import keep_declared
 
-        made = Janitor(
-            self,
-            name,
-            table=table,
-            folder=folder,
-            path=path,
-            paths=paths,
-            key=key,
-            order_by=order_by,
-            after=after,
-            failed_too=failed_too,
-            where=where,
-            deleted=deleted,
-            remove_rows=remove_rows,
-            min_free=min_free,
-            target_free=target_free,
-            max_age=max_age,
-            max_size=max_size,
-            cap=cap,
-            also=also,
-            also_folder=also_folder,
-            on_deleted=on_deleted,
-            interval=interval,
-            home=self._home,
-        )
-        return _declared(self._janitors, made)
-
-    @property
-    def janitors(self) -> Mapping[str, Janitor]:
-        """The declared janitors by name, in the order in which they were declared."""
-        return dict(self._janitors)
-
-    @property
-    def ingests(self) -> Mapping[str, Ingest]:
-        """The declared ingests by name."""
-        return dict(self._ingests)
+        return keep_declared(self._janitors, Janitor(self, self._home, name, **options))
 
     # -- producing -------------------------------------------------------------------------------
 
     def enqueue(
-        self,
-        task: str,
-        args: Mapping[str, Any] | None = None,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        delay: Seconds | None = None,
-        run_at: datetime | None = None,
-        expires: Seconds | None = None,
-        unique_key: str | None = None,
-        unique: str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        self, task: str, args: Mapping[str, Any] | None = None, **chosen: Unpack[EnqueueOptions]
     ) -> Job:
-        """Enqueue by name. An app with tasks of its own refuses names that neither it nor a worker knows."""
-        configured = self._enqueuer(check_name("task", task)).configure(
-            queue=queue,
-            priority=priority,
-            delay=delay,
-            run_at=run_at,
-            expires=expires,
-            unique_key=unique_key,
-            unique=unique,
-            meta=meta,
-        )
+        """Enqueue by name, under options as of `task.configure(...)`.
+
+        An app with tasks of its own refuses names that neither it nor a worker knows.
+        """
+        configured = self._enqueuer(check_name("task", task)).configure(**chosen)
         return configured.enqueue_named({} if args is None else args)
 
     def _enqueuer(self, name: str) -> Enqueuer[...]:
-        found = self._registry.find_or_load(name)
+        found = self.registry.find_or_load(name)
         if found is not None:
             return found
-        if self._registry:  # a producer without the code has no tasks at all, and is trusted
+        if self.registry:  # a producer without the code has no tasks at all, and is trusted
             elsewhere = {task for worker in self.store.workers() for task in worker.tasks} - {EVERY_TASK}
             if name not in elsewhere:
-                raise UnknownTask(self._registry.no_such_task(name, elsewhere))
+                raise UnknownTask(self.registry.no_such_task(name, elsewhere))
         return Enqueuer(self, name, None, None, Options())
 
     # -- asking ----------------------------------------------------------------------------------
 
     def job(self, job: int | Job) -> Job:
         """The job of that id, as it is now; raises `JobNotFound`."""
-        id = _checked_id(job)
+        id = id_of(job)
         found = self.store.get(id)
         if found is None:
             raise JobNotFound(f"there is no job {id}; it may have been pruned")
@@ -443,40 +261,38 @@ class Rowlock:
 
     def result(self, job: int | Job, timeout: float | None = None) -> Any:
         """Wait for the job to end and return its result; raises JobFailed, JobCancelled or TimeoutError."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        look = _FIRST_LOOK
-        while True:
-            found = self.job(job)
-            if found.state.final:
-                return _result_of(found)
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise _not_yet(found, timeout)
-            time.sleep(look if left is None else min(look, left))
-            look = min(look * 1.5, _LONGEST_LOOK)
+        waiting = Waiting(timeout)
+        while not (found := self.job(job)).state.final:
+            time.sleep(waiting.pause(found))
+        return result_of(found)
 
     async def aresult(self, job: int | Job, timeout: float | None = None) -> Any:
         """`result` for async callers; waits without holding a thread."""
         import asyncio
 
-        deadline = None if timeout is None else time.monotonic() + timeout
-        look = _FIRST_LOOK
-        while True:
-            found = await self.ajob(job)
-            if found.state.final:
-                return _result_of(found)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise _not_yet(found, timeout)
-            await asyncio.sleep(look)
-            look = min(look * 1.5, _LONGEST_LOOK)
+        waiting = Waiting(timeout)
+        while not (found := await self.ajob(job)).state.final:  # noqa: ASYNC110 - another process ends it
+            await asyncio.sleep(waiting.pause(found))
+        return result_of(found)
+
+    def watch(self, job: int | Job) -> Watch:
+        """The job at once, then whenever its progress or state changes, until it has ended.
+
+        For both `for job in app.watch(id)` and `async for job in app.watch(id)`. However many watch, each
+        process looks at the database once for all of them.
+        """
+        from rowlock.watching import Watcher
+
+        watcher = self._watchers.setdefault(os.getpid(), Watcher(self.store))
+        return watcher.watch(id_of(job))
 
     def history(self, job: int | Job) -> list[HistoryEntry]:
         """What became of a job's earlier claims, and operators' acts."""
-        return self.store.history(_checked_id(job))
+        return self.store.history(id_of(job))
 
     def logs(self, job: int | Job) -> list[LogEntry]:
         """The lines that the job's runs kept with `ctx.log`."""
-        return self.store.logs(_checked_id(job))
+        return self.store.logs(id_of(job))
 
     def stats(self) -> Stats:
         """How many jobs are in which state, in all and by queue."""
@@ -497,7 +313,7 @@ class Rowlock:
 
     def retry(self, job: int | Job) -> Job:
         """Put a finished (or scheduled) job back into its queue now, with a new budget."""
-        self.store.retry(_checked_id(job))
+        self.store.retry(id_of(job))
         return self.job(job)
 
     def pause(self, queue: str) -> None:
@@ -514,6 +330,20 @@ class Rowlock:
         if strategy:
             check_strategy_applies(queue, strategy)
         self.store.set_queue(queue, strategy=strategy or "")
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """A DuckDB connection for statements of your own: `with app.connection() as con:`.
+
+        In file mode it takes a turn with the file for as long as the block lasts.
+        """
+        lend = getattr(self.store.database, "lend", None)
+        if lend is None:
+            raise ConfigurationError(
+                "app.connection() is for DuckDB, where processes take turns: connect to other databases as "
+                "usual"
+            )
+        made: AbstractContextManager[Any] = lend()
+        return made
 
     def close(self) -> None:
         """Close this process's connections; a later call opens them again."""
@@ -539,71 +369,24 @@ class Rowlock:
 
     # -- working ---------------------------------------------------------------------------------
 
-    def worker(
-        self,
-        *,
-        queues: Sequence[str] = (),
-        strategy: str = "PRIORITY",
-        concurrency: int | None = None,
-        pool: str = "thread",
-        poll_interval: float | None = None,
-        worker_id: str | None = None,
-        grace: float | None = None,
-        prefetch: int | None = None,
-        max_jobs_per_child: int | None = None,
-    ) -> Worker:
-        """A worker for these queues (none named: all); call `.run()` on it, or use `.background()`.
+    def worker(self, **chosen: Unpack[WorkerOptions]) -> Worker:
+        """A worker for these `queues` (none named: all); call `.run()` on it, or use `.background()`.
 
         Without `concurrency`, 4 threads or processes run at once, and 1,000 coroutines. `grace` is how many
         seconds runs may take to end after a stop, `prefetch` how many jobs may be claimed ahead. A process of
-        the pool is replaced after `max_jobs_per_child` jobs, if that is given.
+        the `pool` is replaced after `max_jobs_per_child` jobs, if that is given.
         """
-        return self._make_worker(
-            self,
-            queues=queues,
-            strategy=strategy,
-            concurrency=concurrency,
-            pool=pool,
-            poll_interval=poll_interval,
-            worker_id=worker_id,
-            grace=grace,
-            prefetch=prefetch,
-            max_jobs_per_child=max_jobs_per_child,
-        )
+        queues = chosen.pop("queues", None)
+        return self._make_worker(self.workload(() if queues is None else queues), **chosen)
 
-    def _make_worker(
-        self,
-        host: Any,
-        *,
-        queues: Sequence[str],
-        strategy: str,
-        concurrency: int | None,
-        pool: str,
-        poll_interval: float | None,
-        worker_id: str | None,
-        grace: float | None,
-        prefetch: int | None,
-        max_jobs_per_child: int | None,
-    ) -> Worker:
-        from rowlock.worker.worker import STOP_GRACE, Worker
+    def _make_worker(self, workload: Workload, **chosen: Any) -> Worker:
+        from rowlock.worker.worker import Worker
 
-        return Worker(
-            host,
-            queues=queues,
-            strategy=strategy,
-            concurrency=self._chosen_concurrency if concurrency is None else concurrency,
-            pool=pool,
-            poll_interval=self.settings.poll_interval if poll_interval is None else poll_interval,
-            worker_id=worker_id,
-            grace=STOP_GRACE if grace is None else grace,
-            prefetch=prefetch,
-            max_jobs_per_child=max_jobs_per_child,
-        )
-
-    @property
-    def _chosen_concurrency(self) -> int | None:
-        """The one that somebody set; without it each kind of pool has its own."""
-        return self.settings.concurrency if "concurrency" in self.settings.model_fields_set else None
+        given = {name: value for name, value in chosen.items() if value is not None}
+        given.setdefault("poll_interval", self.settings.poll_interval)
+        if "concurrency" in self.settings.model_fields_set:  # else each kind of pool has its own
+            given.setdefault("concurrency", self.settings.concurrency)
+        return Worker(self, workload, **given)
 
     def poller(self, **chosen: Any) -> Poller:
         """A poller for code that wants claims without a worker."""
@@ -611,173 +394,3 @@ class Rowlock:
 
         chosen.setdefault("poll_interval", self.settings.poll_interval)
         return Poller(self, **chosen)
-
-    # -- what the rooms below ask of their app ----------------------------------------------------
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in force: arguments, then environment, then defaults."""
-        if self._settings is None:
-            from rowlock.settings import load
-
-            self._settings = load(**self._arguments)
-        return self._settings
-
-    @property
-    def store(self) -> Store:
-        """The store at the app's URL; opened by its first call."""
-        if self._store is None:
-            from rowlock.stores.address import store_for
-
-            made = store_for(
-                self.settings.database_url, home=self._home, busy_timeout=self.settings.busy_timeout
-            )
-            # Threads may come here together, and must leave with the same one. Not a lock: a fork may copy
-            # that while it is held.
-            self._store = self._first_store.setdefault("it", made)
-        return self._store
-
-    @property
-    def lease(self) -> float:
-        """How long a silent worker's claims are honoured, in seconds."""
-        return self.settings.lease
-
-    @property
-    def retention(self) -> Retention:
-        """How long finished jobs are kept."""
-        from rowlock.stores.base import Retention
-
-        return Retention(self.settings.keep_completed_days * _DAY, self.settings.keep_failed_days * _DAY)
-
-    @property
-    def failed_after(self) -> float:
-        """After how many seconds a job that is still queued or running fails; 0: never."""
-        return self.settings.failed_after
-
-    @property
-    def max_payload_bytes(self) -> int:
-        """The largest size of arguments and results, as JSON."""
-        return self.settings.max_payload_bytes
-
-    @property
-    def hooks(self) -> Sequence[Hook]:
-        """The generators around every run."""
-        return self._hooks
-
-    def destination(self, connection: object | None) -> Destination:
-        """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
-        if connection is not None:
-            from rowlock.stores.sql.user_connection import borrow
-            from rowlock.stores.sql.user_transaction import UserDestination
-
-            return UserDestination(self.store, borrow(connection))
-        destination = joined.get()
-        # A consumer's store stands before the app's own.
-        its = None if destination is None else getattr(destination.store, "underlying", destination.store)
-        return (
-            destination
-            if destination is not None and destination.open and its is self.store
-            else self._own_destination
-        )
-
-    def local_context(self, task: str) -> JobContext:
-        """A context for a task that is called outside any worker."""
-        from rowlock.execution.context import local_context
-
-        return local_context(task)
-
-    def local_residents(self, task: Task[..., Any]) -> dict[str, Any]:
-        """The residents of a task that is called outside any worker: loaded here, once."""
-        from rowlock.execution.residents import Residents
-
-        if self._residents is None:
-            self._residents = Residents()
-        self._residents.load([task])
-        return self._residents.values(task)
-
-    def retry_policy(self, task: str) -> Retry | None:
-        """The retry policy of a registered task, or None."""
-        found = self.find_task(task)
-        return found.retry if found else None
-
-    def task_facts(self) -> dict[str, Any]:
-        """What a worker's row says about the tasks it knows."""
-        return self._registry.facts()
-
-
-class _OwnDestination:
-    """The usual way of a job into the queue: the store's own connections, committed at once."""
-
-    asynchronous = False
-    open = True
-
-    def __init__(self, app: Rowlock) -> None:
-        self._app = app
-
-    @property
-    def store(self) -> Store:
-        return self._app.store
-
-    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return self._app.store.insert(jobs)
-
-    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return await in_thread(self.insert, jobs)
-
-    def get(self, job: int) -> Job | None:
-        return self._app.store.get(job)
-
-    async def aget(self, job: int) -> Job | None:
-        return await in_thread(self.get, job)
-
-
-class _TaskMaker:
-    """What `@app.task(...)` with options returns: it takes the function."""
-
-    def __init__(self, app: Rowlock, given: dict[str, Any]) -> None:
-        self._app = app
-        self._given = given
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app._registry.add(Task(self._app, function, **self._given))
-
-
-_F = TypeVar("_F", bound="Ingest | Janitor")
-
-
-def _declared(known: dict[str, _F], made: _F) -> _F:
-    """Keep a service under its name; a module that is imported twice may declare it twice."""
-    other = known.get(made.name)
-    if other is not None and (other.table, other.folder.path) != (made.table, made.folder.path):
-        raise ConfigurationError(
-            f"two different services want the name {made.name!r}: {other!r} and {made!r}"
-        )
-    known[made.name] = made
-    return made
-
-
-def _checked_id(job: Any) -> int:
-    if isinstance(job, Job):
-        return job.id
-    if isinstance(job, bool) or not isinstance(job, int):
-        raise TypeError(f"a job's id is a whole number, not {job!r}")
-    if not 0 < job < 2**63:
-        raise JobNotFound(f"there is no job {job}")
-    return job
-
-
-def _not_yet(job: Job, timeout: float | None) -> TimeoutError:
-    return TimeoutError(f"job {job.id} ({job.task}) is still {job.state} after {timeout:g} s")
-
-
-def _result_of(job: Job) -> Any:
-    if job.state is State.FAILED:
-        raise JobFailed(job)
-    if job.state is State.CANCELLED:
-        raise JobCancelled(job)
-    return job.result

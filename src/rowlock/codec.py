@@ -17,6 +17,11 @@ _encoder = msgspec.json.Encoder()
 decode = msgspec.json.decode
 
 
+def json_text(value: Any) -> str:
+    """A value of rowlock's own, such as a list to be bound, as JSON text: nothing in it has to be refused."""
+    return _encoder.encode(value).decode()
+
+
 def encode(value: Any, what: str, limit: int) -> str:
     """The value as JSON text; `what` names it in errors, `limit` is its largest size in bytes."""
     try:

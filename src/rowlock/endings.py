@@ -1,6 +1,6 @@
-"""What every ending of a claim costs: one table of rules, and each sentence that users read about an ending.
+"""What every ending of a claim costs: one table of rules.
 
-Pure decisions: no clock, no store. Who ends a claim asks here and writes what it is told.
+Pure decisions: no clock, no store. `claim_outcomes.py` writes them into outcomes, and says in words why.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from rowlock.errors import CancelRequested, Fail, RetryLater, RunTimedOut
-from rowlock.headline import describe, storable
-from rowlock.job import Claim, Ending, Outcome
-from rowlock.retry import DEFAULT, Retry
+from rowlock.job import Ending
+from rowlock.retry import Retry
 
 LONGEST_ISOLATION = 60  # seconds that a job may ask to run without company
 _UNKNOWN_FIRST, LONGEST_UNKNOWN = 5.0, 300.0  # seconds that a job waits whose task no living worker knows
@@ -64,7 +62,7 @@ _KINDS: dict[Event, str] = {
     Event.WORKER_DIED: "worker_died",
 }
 _ERRORS = (Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED, Event.UNWRITABLE)
-_DEATHS = (Event.CHILD_DIED, Event.WORKER_DIED)
+DEATHS = (Event.CHILD_DIED, Event.WORKER_DIED)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +120,10 @@ def _on(*events: Event) -> Callable[[_Case], bool]:
     return lambda case: case.event in events
 
 
+def _died(fits: Callable[[_Case], bool]) -> Callable[[_Case], bool]:
+    return lambda case: case.event is Event.WORKER_DIED and fits(case)
+
+
 def _would_go_back(case: _Case) -> bool:
     """Whether it would come back if nobody had asked to cancel it."""
     asked = msgspec.structs.replace(case.facts, cancel_requested=False)
@@ -153,7 +155,7 @@ RULES = (
         0,
         lambda case: (
             case.event is Event.CANCELLED
-            or (case.facts.cancel_requested and (case.event in _DEATHS or _would_go_back(case)))
+            or (case.facts.cancel_requested and (case.event in DEATHS or _would_go_back(case)))
         ),
     ),
     Rule(
@@ -260,14 +262,14 @@ RULES = (
         "`failed`",
         Ending.FAILED,
         1,
-        lambda case: case.budget == 1,
+        _died(lambda case: case.budget == 1),
     ),
     Rule(
         "the worker died, the first time",
         "back in its queue, at its old position; it runs alone next time",
         Ending.RELEASED,
         0,
-        lambda case: case.facts.deaths == 0,
+        _died(lambda case: case.facts.deaths == 0),
         isolate=_isolation,
     ),
     Rule(
@@ -275,14 +277,14 @@ RULES = (
         "`failed`",
         Ending.FAILED,
         2,
-        lambda case: case.facts.deaths == 1 and case.uses_up(2),
+        _died(lambda case: case.facts.deaths == 1 and case.uses_up(2)),
     ),
     Rule(
         "the worker died, the second time: for both deaths",
         "back in its queue, at its old position; it runs alone next time",
         Ending.RELEASED,
         2,
-        lambda case: case.facts.deaths == 1,
+        _died(lambda case: case.facts.deaths == 1),
         isolate=_isolation,
     ),
     Rule(
@@ -290,7 +292,7 @@ RULES = (
         "`failed`",
         Ending.FAILED,
         1,
-        lambda case: case.uses_up(1),
+        _died(lambda case: case.uses_up(1)),
     ),
     Rule(
         "the worker died again",
@@ -304,7 +306,10 @@ RULES = (
 
 
 def _rule(case: _Case) -> Rule:
-    return next(rule for rule in RULES if rule.fits(case))
+    for rule in RULES:
+        if rule.fits(case):
+            return rule
+    raise LookupError(f"endings.RULES has no rule for {case.event!r}")
 
 
 def decide(event: Event, facts: Facts, retry: Retry) -> Verdict:
@@ -316,7 +321,8 @@ def decide(event: Event, facts: Facts, retry: Retry) -> Verdict:
         kind = "cancelled" if event is Event.CHILD_DIED else kind or "cancelled"  # to be killed is to stop
     elif event is Event.STOPPED and rule.ending is Ending.FAILED:
         kind = "worker_stopped"
-    return Verdict(rule.ending, rule.charge, rule.delay(case), rule.isolate(case), kind)
+    charge = min(rule.charge, max(1, case.budget - facts.failures))  # never "3 of 2 attempts"
+    return Verdict(rule.ending, charge, rule.delay(case), rule.isolate(case), kind)
 
 
 def budget(max_attempts: int | None, retry: Retry) -> int:
@@ -329,130 +335,3 @@ def table() -> str:
     costs = {0: "nothing", 1: "one attempt", 2: "two attempts"}
     lines = [f"| {rule.what} | {costs[rule.charge]} | {rule.then} |" for rule in RULES]
     return "\n".join(["| What happened | Costs | Then |", "|---|---|---|", *lines])
-
-
-# -- from a claim to its outcome -----------------------------------------------------------------
-
-
-def ended(claim: Claim, event: Event, retry: Retry, said: str = "", **facts: Any) -> Outcome:
-    """What a claim comes to; `facts` are those that the claim does not know itself."""
-    known = Facts(failures=claim.failures, max_attempts=claim.max_attempts, claims=claim.claim, **facts)
-    return settled(claim.ended(Ending.RELEASED), event, known, retry, said)
-
-
-def settled(claim: Outcome, event: Event, facts: Facts, retry: Retry, said: str = "") -> Outcome:
-    """The same for a claim that is known by its row; `said` is what the task, process or database said."""
-    verdict = decide(event, facts, retry)
-    return msgspec.structs.replace(
-        claim,
-        ending=verdict.ending,
-        result=None,
-        error=_reason(verdict, event, facts, retry, said),
-        error_kind=verdict.kind,
-        delay=verdict.delay,
-        charge=verdict.charge,
-        isolate=verdict.isolate,
-    )
-
-
-def event_of(error: BaseException) -> Event:
-    """What an exception is that a task raised."""
-    if isinstance(error, RetryLater):
-        return Event.RETRY_LATER
-    if isinstance(error, CancelRequested):
-        return Event.CANCELLED
-    if isinstance(error, Fail):
-        return Event.FAIL
-    return Event.TIMEOUT if isinstance(error, RunTimedOut) else Event.RAISED
-
-
-def text_of(error: BaseException) -> str:
-    """What is kept of an exception: of one that steers its job the reason, of any other the traceback."""
-    steers = event_of(error) is not Event.RAISED
-    return storable(str(error) or type(error).__name__ if steers else describe(error))
-
-
-def after_error(
-    claim: Claim, error: BaseException, retry: Retry, *, cancel_requested: bool = False, lost: bool = False
-) -> Outcome:
-    """What an error raised by a run makes of its claim."""
-    outcome = ended(
-        claim,
-        event_of(error),
-        retry,
-        text_of(error),
-        cancel_requested=cancel_requested,
-        lost=lost,
-        never=isinstance(error, retry.never),
-        wait=error.seconds if isinstance(error, RetryLater) else None,
-    )
-    if isinstance(error, RetryLater) and error.pause and outcome.ending is Ending.RETRY:
-        return msgspec.structs.replace(outcome, pause=True)
-    return outcome
-
-
-def put_off(claim: Claim, unless_known: bool = False) -> Outcome:
-    """What becomes of a job whose task its worker does not know: given back for later, and later each time.
-
-    With `unless_known` it goes back at once if another living worker knows the task: the store looks.
-    """
-    said = f"worker {claim.claimed_by} knows no task {claim.task!r}; the job waits for one that does"
-    outcome = ended(claim, Event.UNKNOWN_TASK, DEFAULT, said)
-    return msgspec.structs.replace(outcome, unless_known=unless_known)
-
-
-# -- what users read about it --------------------------------------------------------------------
-
-EXPIRED = "its deadline to start (expires) has passed"
-CANCELLED = "cancelled while it ran"
-_CANCELLED_WAITING = "cancelled before it began"
-_STOPPED = "its worker ended while it ran, and it is run at most once"
-
-
-def overdue(seconds: float) -> str:
-    """Why a job failed that no living worker had for too long."""
-    return f"no living worker had it {seconds:g} s after it was first due (FAILED_JOB_TIMEOUT_SECONDS)"
-
-
-def not_begun_within(seconds: float) -> str:
-    """Why a row of a user's table failed that nobody began in time."""
-    return f"it was not begun within {seconds:g} s"
-
-
-def timed_out(timeout: float, stopped: bool = True) -> str:
-    """Why a run was ended that took too long."""
-    ran_on = "" if stopped else " and did not stop when told to"
-    return f"it ran longer than its timeout of {timeout:g} s{ran_on}"
-
-
-def lost(claim: int, title: str) -> str:
-    """Why nothing is kept of what a run came to."""
-    return f"claim {claim} of {title} was lost; its result will not be kept"
-
-
-def _reason(verdict: Verdict, event: Event, facts: Facts, retry: Retry, said: str) -> str | None:
-    """Why it ended so, for its row and its history."""
-    if verdict.kind is None:
-        return None
-    if verdict.ending is Ending.CANCELLED:
-        if event is Event.CHILD_DIED:
-            return f"{CANCELLED}; it did not stop when told to, and {said}"
-        return said or (CANCELLED if facts.began else _CANCELLED_WAITING)
-    if event is Event.STOPPED:
-        return _STOPPED
-    if event is Event.ARGUMENTS:
-        return storable(f"its arguments do not fit the task any more: {said}")
-    if event is Event.REFUSED:
-        return storable(f"refused by the database: {said}")
-    if event in _DEATHS and verdict.ending is Ending.FAILED:
-        attempts = budget(facts.max_attempts, retry)
-        said = said or _died(facts.deaths + 1)
-        return f"{said}; its budget of {attempts} attempt{'s' if attempts > 1 else ''} is used up"
-    if event is Event.WORKER_DIED:  # the history tells it; the row keeps the error of its last run
-        return None
-    return said or None
-
-
-def _died(deaths: int) -> str:
-    """What is said of the deaths of a job's workers."""
-    return f"its worker died {'once' if deaths == 1 else f'{deaths} times'} under it"

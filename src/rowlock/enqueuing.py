@@ -1,25 +1,34 @@
 """The ways to enqueue a task: bind, check, write; alone or many, here or on a user's connection.
 
-Where jobs are written is the app's to say; what a task is, `task.py` says.
+Which connection jobs are written on is the app's to say; what a task is, `task.py` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from rowlock import codec
+from rowlock.asynchronous import in_thread
 from rowlock.binding import Binding
 from rowlock.errors import StoreError
 from rowlock.job import Inserted, Job, NewJob, utc
-from rowlock.options import UNIQUE, Options, Seconds, options
+from rowlock.options import UNIQUE, EnqueueOptions, Options, options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rowlock.settings import Settings
+    from rowlock.stores.base import Store
+    from rowlock.stores.sql.user_connection import UserConnection
 
 P = ParamSpec("P")
+T = TypeVar("T")
 _CHUNK = 10_000
 
 
@@ -31,51 +40,67 @@ class AsyncConnection(Protocol):
         ...
 
 
-class Destination(Protocol):
-    """Where a producer's jobs are written and read back."""
+class Destination:
+    """Where a producer's jobs are written and read back: the store's own connections, or a user's."""
 
-    @property
-    def store(self) -> object:
-        """The store behind it."""
-        ...
-
-    @property
-    def open(self) -> bool:
-        """False once the transaction that it belonged to has ended."""
-        ...
+    def __init__(
+        self,
+        store: Store,
+        user: UserConnection | None = None,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+    ) -> None:
+        self.store = store
+        self.open = True  # False once the task's transaction that it belongs to has ended
+        self._user = user
+        self._in_thread = in_thread  # the thread of a transaction: waiting for a lock must not hold up a loop
 
     @property
     def asynchronous(self) -> bool:
         """True if it has to be awaited."""
-        ...
+        return self._user is not None and self._user.asynchronous
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write jobs, all or none."""
-        ...
+        return self._call(lambda user: self._insert(user, jobs))
 
     async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """The same from a coroutine."""
-        ...
+        return await self._acall(lambda user: self._insert(user, jobs))
 
     def get(self, job: int) -> Job | None:
-        """Read one job."""
-        ...
+        """Read one job, as the user's transaction sees it."""
+        return self._call(lambda user: self._get(user, job))
 
     async def aget(self, job: int) -> Job | None:
         """The same from a coroutine."""
-        ...
+        return await self._acall(lambda user: self._get(user, job))
+
+    def _insert(self, user: UserConnection | None, jobs: Sequence[NewJob]) -> list[Inserted]:
+        return self.store.insert(jobs) if user is None else self.store.insert_on(user, jobs)
+
+    def _get(self, user: UserConnection | None, job: int) -> Job | None:
+        return self.store.get(job) if user is None else self.store.get_on(user, job)
+
+    def _call(self, work: Callable[[UserConnection | None], T]) -> T:
+        return work(None) if self._user is None else self._user.call(work)
+
+    async def _acall(self, work: Callable[[UserConnection | None], T]) -> T:
+        if self._user is not None and self._in_thread is None:
+            return await self._user.acall(work)
+        answer: T = await (self._in_thread or in_thread)(partial(self._call, work))
+        return answer
 
 
 # The transaction of the task that runs in this thread: what it enqueues commits with its rows.
 joined: ContextVar[Destination | None] = ContextVar("rowlock_transaction", default=None)
 
 
-class Host(Protocol):
+class App(Protocol):
     """What a task needs of its app."""
 
     @property
-    def max_payload_bytes(self) -> int:
-        """The largest size of arguments and results, as JSON."""
+    def settings(self) -> Settings:
+        """The settings in force."""
         ...
 
     def destination(self, connection: object | None) -> Destination:
@@ -95,11 +120,11 @@ class Enqueuer(Generic[P]):
     """A task together with the options under which it is enqueued."""
 
     def __init__(
-        self, host: Host, name: str, binding: Binding | None, max_attempts: int | None, chosen: Options
+        self, app: App, name: str, binding: Binding | None, max_attempts: int | None, chosen: Options
     ) -> None:
         self.name = name
         self.options = chosen
-        self._host = host
+        self._app = app
         self._binding = binding
         self._max_attempts = max_attempts
         self._connection: object | None = None
@@ -112,37 +137,18 @@ class Enqueuer(Generic[P]):
         """The same task, enqueued on a connection of yours: the job commits or rolls back with your rows."""
         other = self._copy(self.options)
         other._connection = connection
-        return AsyncEnqueuer(other) if self._host.destination(connection).asynchronous else other
+        return AsyncEnqueuer(other) if self._app.destination(connection).asynchronous else other
 
-    def configure(
-        self,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        delay: Seconds | None = None,
-        run_at: datetime | None = None,
-        expires: Seconds | None = None,
-        unique_key: str | None = None,
-        unique: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Enqueuer[P]:
-        """The same task under other options; those left out stay as they are."""
-        given = {
-            "queue": queue,
-            "priority": priority,
-            "delay": delay,
-            "run_at": run_at,
-            "expires": expires,
-            "unique_key": unique_key,
-            "unique": unique,
-            "meta": meta if meta is None else dict(meta),
-        }
-        return self._copy(
-            options(self.options, {key: value for key, value in given.items() if value is not None})
-        )
+    def configure(self, **chosen: Unpack[EnqueueOptions]) -> Enqueuer[P]:
+        """The same task under other options; those left out stay as they are.
+
+        Options: `queue`, `priority`, `delay` or `run_at`, `expires`, `unique_key`, `unique`, `meta`.
+        """
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return self._copy(options(self.options, given))
 
     def _copy(self, chosen: Options) -> Enqueuer[P]:
-        other: Enqueuer[P] = Enqueuer(self._host, self.name, self._binding, self._max_attempts, chosen)
+        other: Enqueuer[P] = Enqueuer(self._app, self.name, self._binding, self._max_attempts, chosen)
         other._connection = self._connection
         return other
 
@@ -160,8 +166,9 @@ class Enqueuer(Generic[P]):
 
         Every call is checked before the first is written. Long lists are written a few thousand at a time.
         """
-        destination, ids = self._host.destination(self._connection), list[int]()
-        for chunk in self._chunks(calls):
+        chunks, ids = self._chunks(calls), list[int]()
+        destination = self._app.destination(self._connection)
+        for chunk in chunks:
             with _told_how_many(ids):
                 ids += [one.id for one in destination.insert(chunk)]
         return ids
@@ -169,14 +176,15 @@ class Enqueuer(Generic[P]):
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async callers."""
         new = self._new_job(self._bind(args, kwargs))
-        destination = self._host.destination(self._connection)
+        destination = self._app.destination(self._connection)
         (inserted,) = await destination.ainsert([new])
         return _as_job(new, inserted, None if inserted.is_new else await destination.aget(inserted.id))
 
     async def aenqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`enqueue_many` for async callers."""
-        destination, ids = self._host.destination(self._connection), list[int]()
-        for chunk in self._chunks(calls):
+        chunks, ids = self._chunks(calls), list[int]()
+        destination = self._app.destination(self._connection)
+        for chunk in chunks:
             with _told_how_many(ids):
                 ids += [one.id for one in await destination.ainsert(chunk)]
         return ids
@@ -202,7 +210,7 @@ class Enqueuer(Generic[P]):
         return self._binding.bind(tuple(call), {})
 
     def _new_job(self, bound: dict[str, Any]) -> NewJob:
-        args = codec.encode(bound, f"{self.name}: arguments", self._host.max_payload_bytes)
+        args = codec.encode(bound, f"{self.name}: arguments", self._app.settings.max_payload_bytes)
         if self._binding:
             self._binding.check(args)
         chosen = self.options
@@ -221,7 +229,7 @@ class Enqueuer(Generic[P]):
         )
 
     def _enqueue(self, new: NewJob) -> Job:
-        destination = self._host.destination(self._connection)
+        destination = self._app.destination(self._connection)
         (inserted,) = destination.insert([new])
         return _as_job(new, inserted, None if inserted.is_new else destination.get(inserted.id))
 
@@ -232,7 +240,7 @@ class AsyncEnqueuer(Generic[P]):
     def __init__(self, inner: Enqueuer[P]) -> None:
         self._inner = inner
 
-    def configure(self, **chosen: Any) -> AsyncEnqueuer[P]:
+    def configure(self, **chosen: Unpack[EnqueueOptions]) -> AsyncEnqueuer[P]:
         """The same task under other options; those left out stay as they are."""
         return AsyncEnqueuer(self._inner.configure(**chosen))
 

@@ -5,9 +5,10 @@ Says what happened and what to do next; holds no logic.
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import TYPE_CHECKING
 
-from rowlock.headline import headline
+from rowlock.error_text import headline
 
 if TYPE_CHECKING:
     from rowlock.job import Job
@@ -70,9 +71,9 @@ class RetryLater(RowlockError):
     """
 
     def __init__(self, seconds: float, reason: str = "", *, pause: bool = False) -> None:
-        super().__init__(reason or f"asked to run again in {seconds:g} s")
-        if not 0 <= seconds <= 100 * 365 * 86_400:
+        if not isinstance(seconds, Number) or not 0 <= seconds <= 100 * 365 * 86_400:
             raise ValueError(f"RetryLater(seconds={seconds!r}): must be seconds from 0 to 100 years")
+        super().__init__(reason or f"asked to run again in {seconds:g} s")
         self.seconds = float(seconds)
         self.pause = bool(pause)
 
@@ -121,8 +122,16 @@ class StoreUnusable(StoreError):
     """Read-only, full, corrupt, or not a database: somebody has to do something about it."""
 
 
+class StoreClosed(StoreUnusable):
+    """The connection or engine that the app was given is closed for good: it has to be made anew."""
+
+
 class DiskTrouble(StoreUnusable):
     """The disk is full, read-only or failing: the same call works again once that has been put right."""
+
+
+class StoreMoved(StoreError):
+    """`rowlock copy` has moved this queue to another database; the message says to which."""
 
 
 class StoreUnreachable(StoreError):

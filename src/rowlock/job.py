@@ -5,13 +5,16 @@ Frozen records without behaviour of their own; no SQL, no threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rowlock.errors import JobNotFound
+from rowlock.marks import Marks
+from rowlock.monitoring import Minute
 from rowlock.record import Record
 
 if TYPE_CHECKING:
@@ -152,9 +155,10 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
     now: float
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True):
     """A job taken by one worker, under one claim number: all that is needed to run it."""
 
+    # Up to `position` in the order of CLAIM_COLUMNS, in which the databases give them.
     id: int
     claim: int
     task: str
@@ -172,7 +176,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     meta_json: str | None = None
     isolate: int = 0
     position: int = 0  # in the order in which jobs came into their queue
-    again: bool = False  # it was claimed before, and may have killed its worker
+    claimed_before: bool = False  # and may have killed the worker that had it
     row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
 
     # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
@@ -265,8 +269,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     pause: bool = False  # for as long as its delay, nothing of its queue is to be claimed
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
     single: bool = False  # of one row of a batch
+    not_begun: bool = False  # of a claim that was handed over: refused if somebody has begun it meanwhile
     written: bool = False  # by the task's own transaction; only to be counted
     lost: bool = False  # and refused by the fence, with all that the task wrote
+    rescued: bool = False  # its worker died, and somebody else has decided
 
     @property
     def is_usual(self) -> bool:
@@ -277,6 +283,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """How what it ended is called in log lines."""
         return _title(self.id, self.task, self.row)
+
+
+KEPT_LOG_LINES = 500  # per job; older ones go
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -296,6 +305,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     lines: Sequence[LogLine] = ()
 
 
+ClaimKey = tuple[int, int]  # a job and its claim number; of a consumer's row, the claim number twice
+
+
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker asks for: how many jobs, from which queues (none named: all), in which order."""
 
@@ -305,20 +317,39 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     isolate: bool = True
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
+    marks: Marks | None = None  # where its scans go on, if those jobs are many
+    hand_over: bool = False  # claimed for others, by a relay: they have not begun
+    starts: tuple[
+        ClaimKey, ...
+    ] = ()  # claims that were handed over, to be begun by this worker; nothing else
 
 
-Key = tuple[int, int]  # a job and its claim number; of a consumer's row, the claim number twice
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker hands over and asks for: outcomes are written and claims taken in one transaction."""
+
+    worker: str
+    outcomes: Sequence[Outcome] = ()
+    request: ClaimRequest | None = None
+    reports: Sequence[Report] = ()
+    minutes: Sequence[Minute] = ()
+    now: float | None = None
+    resent: bool = False  # these outcomes may have been written already: the last answer was lost
+
+    @property
+    def writes(self) -> bool:
+        """True if there is something to write, whatever is claimed."""
+        return bool(self.outcomes or self.reports or self.minutes)
 
 
 class ExchangeResult(msgspec.Struct, frozen=True):
-    """The store's answer to outcomes and a want: new claims, and which outcomes came too late."""
+    """The store's answer to an exchange: new claims, and which outcomes came too late."""
 
     claims: list[Claim] = []
     lost: list[Outcome] = []
     last_queue: str = ""
     refused: list[Outcome] = []  # by the database: as the failures that they have become
-    unwritten: list[Key] = []  # claims that stay as they are: the database refuses their failure, too
-    apart: bool = False  # something was refused, and the rest was written by itself
+    unwritable: list[ClaimKey] = []  # claims that stay as they are: the database refuses their failure, too
+    was_split: bool = False  # something was refused, and the rest was written by itself
 
 
 class HistoryEntry(Record, frozen=True, kw_only=True):
@@ -342,62 +373,12 @@ class LogEntry(Record, frozen=True, kw_only=True):
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class WorkerRecord(Record, frozen=True, kw_only=True):
-    """One incarnation of a worker, as its row tells it."""
-
-    id: str
-    host: str
-    pid: int
-    version: str
-    queues: list[str]
-    tasks: dict[str, Any]
-    strategy: str
-    concurrency: int
-    started_at: datetime
-    beat_at: datetime
-    beat_age: float
-    lease: float
-    dead_at: datetime | None = None
-    ended: str | None = None
-    running: int = 0
-    info: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    @property
-    def alive(self) -> bool:
-        """True while its claims are honoured."""
-        return self.dead_at is None and 0 <= self.beat_age <= self.lease
-
-
-class QueueRecord(Record, frozen=True, kw_only=True):
-    """One queue: its settings, and how many of its jobs are in which state."""
-
-    name: str
-    paused: bool = False
-    paused_until: datetime | None = None  # None: until somebody resumes it
-    strategy: str | None = None
-    counts: Mapping[str, int] = {}
-    oldest_due: datetime | None = None
-
-
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe wants to know of a queue, without counting anything."""
-
-    workers: list[tuple[str, ...]]  # for each that lives the queues it serves; none named: all
-    waiting: dict[str, float]  # by queue: for how many seconds its oldest due job has waited
-    paused: frozenset[str]
-
-
-class Minute(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker did for one queue and task in one minute."""
-
-    minute: int
-    worker: str
-    queue: str
-    task: str
-    completed: int = 0
-    failed: int = 0
-    retried: int = 0
-    cancelled: int = 0
-    released: int = 0
-    run_seconds: float = 0.0
-    wait_seconds: float = 0.0
+def id_of(job: int | Job) -> int:
+    """The id of a job that is given by its id or as itself; raises for what cannot be one."""
+    if isinstance(job, Job):
+        return job.id
+    if isinstance(job, bool) or not isinstance(job, int):
+        raise TypeError(f"a job's id is a whole number, not {job!r}")
+    if not 0 < job < 2**63:
+        raise JobNotFound(f"there is no job {job}")
+    return job

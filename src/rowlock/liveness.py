@@ -11,7 +11,7 @@ from enum import Enum
 
 import msgspec
 
-_SETTLE_AT_LEAST = (
+_RECOVERY_AT_LEAST = (
     1.0  # seconds; with a lease of 2 s, some of those frozen on a busy machine beat later than s/6
 )
 
@@ -41,9 +41,9 @@ class Lease(msgspec.Struct, frozen=True):
         return self.seconds / 2
 
     @property
-    def settle(self) -> float:
+    def recovery(self) -> float:
         """Seconds that the others get to beat after a pause that they may have shared."""
-        return max(self.beat_every, min(_SETTLE_AT_LEAST, self.seconds / 2))
+        return max(self.beat_every, min(_RECOVERY_AT_LEAST, self.seconds / 2))
 
     @property
     def reachable_for(self) -> float:
@@ -61,7 +61,7 @@ class WorkerState(Enum):
     NEW = "new"  # not registered yet
     ALIVE = "alive"
     LATE = "late"  # the last beat is old: it neither claims nor rescues
-    SETTLING = "settling"  # it beats again after a pause: it claims, but does not call others dead yet
+    RECOVERING = "recovering"  # it beats again after a pause: it claims, but does not call others dead yet
     DEAD = "dead"  # the store says so: it registers under another id, its runs are lost
     RETIRED = "retired"
 
@@ -73,7 +73,7 @@ class Liveness:
         self.lease = lease
         self._said = WorkerState.NEW  # ALIVE here means: registered, and not declared dead
         self._beat_at = -math.inf
-        self._settled_at = -math.inf
+        self._recovered_at = -math.inf
 
     def registered(self, moment: float) -> None:
         """The store has a row for this worker, and it is as fresh as a beat."""
@@ -86,7 +86,7 @@ class Liveness:
     def beaten(self, moment: float) -> None:
         """A beat has been written."""
         if moment - self._beat_at > self.lease.claim_below:
-            self._settled_at = moment + self.lease.settle  # first: a reader must not miss both
+            self._recovered_at = moment + self.lease.recovery  # first: a reader must not miss both
         self._beat_at = moment
 
     def declared_dead(self) -> None:
@@ -113,11 +113,11 @@ class Liveness:
         moment = time.monotonic() if moment is None else moment
         if moment - self._beat_at > self.lease.claim_below:
             return WorkerState.LATE
-        return WorkerState.SETTLING if moment < self._settled_at else WorkerState.ALIVE
+        return WorkerState.RECOVERING if moment < self._recovered_at else WorkerState.ALIVE
 
     def may_claim(self, moment: float | None = None) -> bool:
         """False if others may take this worker for dead: what it claimed could be taken from it at once."""
-        return self.state(moment) in (WorkerState.ALIVE, WorkerState.SETTLING)
+        return self.state(moment) in (WorkerState.ALIVE, WorkerState.RECOVERING)
 
     def may_rescue(self, moment: float | None = None) -> bool:
         """False while this worker cannot tell a dead one from one that was frozen together with it."""

@@ -60,6 +60,7 @@ class Maintenance:
         """Do what is due now; `now` is Unix seconds, None the store's clock."""
         promoted = self._store.promote(_BATCH, now)
         expired = self._store.expire(_BATCH, now)
+        overdue = self._fail_overdue(now)
         rescue = self._store.rescue(
             worker, careful_age=self._lease.rescue_below, now=now, may_rescue=self._may_rescue
         )
@@ -73,7 +74,8 @@ class Maintenance:
                 rescue.failed,
                 rescue.cancelled,
             )
-        overdue = self._store.fail_overdue(self._failed_after, _HEAD, now) if self._failed_after else 0
+        if rescue.requeued:  # which may have waited with a dead worker for too long
+            overdue += self._fail_overdue(now)
         pruned = self._prune(now)
         self._store.checkpoint()
         if self._prune_after:  # in the middle of a pass
@@ -89,6 +91,9 @@ class Maintenance:
             longest = _OVERDUE_EVERY if self._failed_after else _LONGEST
             next_in = longest if needed is None else min(needed, longest)
         return MaintenanceResult(promoted, expired, pruned, overdue, rescue, next_in)
+
+    def _fail_overdue(self, now: float | None) -> int:
+        return self._store.fail_overdue(self._failed_after, _HEAD, now) if self._failed_after else 0
 
     def _prune(self, now: float | None) -> int:
         moment = time.time() if now is None else now

@@ -6,9 +6,9 @@ Pure checks; nothing here writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -36,12 +36,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
-def options(base: Options, given: Mapping[str, Any]) -> Options:
-    """The base options with those given put over them; a bad value raises, naming the option."""
+class EnqueueOptions(TypedDict, total=False):
+    """The same as users write them; None leaves an option as it is."""
+
+    queue: str | None
+    priority: int | None
+    delay: Seconds | None
+    run_at: datetime | None
+    expires: Seconds | None
+    unique_key: str | None
+    unique: str | None
+    meta: Mapping[str, Any] | None
+
+
+def options(base: Options, given: Mapping[str, Any], known: Collection[str] = ()) -> Options:
+    """The base options with those given put over them; a bad value raises, naming the option.
+
+    An unknown one raises, too, naming those that there are: `known`, or all of `EnqueueOptions`.
+    """
     changes: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _CHECKS:
-            raise ConfigurationError(f"unknown option {name!r}; there are: {', '.join(sorted(_CHECKS))}")
+            raise ConfigurationError(
+                f"unknown option {name!r}; there are: {', '.join(sorted(known or _CHECKS))}"
+            )
         changes[name] = _CHECKS[name](name, value)
     if changes.get("delay") is not None and changes.get("run_at") is not None:
         raise ConfigurationError("give either delay= or run_at=, not both")
@@ -107,9 +125,9 @@ def _check_unique(what: str, value: Any) -> str:
 
 
 def _check_meta(what: str, value: Any) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
+    if value is not None and not isinstance(value, Mapping):
         raise ConfigurationError(f"{what}={value!r}: must be a dict of JSON values")
-    return value
+    return None if value is None else dict(value)
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {

@@ -1,6 +1,6 @@
 """`resident(load)`: an expensive object that a task asks for, loaded once per worker process.
 
-Only the marker that stands in a signature; the loading is in `running/residents.py`.
+Only the marker that stands in a signature; the loading is in `execution/residents.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
@@ -93,6 +94,24 @@ def load(**arguments: Any) -> Settings:
         return Settings(**{name: value for name, value in arguments.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError("; ".join(_sentence(one, arguments) for one in error.errors())) from None
+
+
+def sources(settings: Settings, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Where each setting comes from: an argument, a variable, the profile or the default."""
+    found: dict[str, str] = {}
+    for name in Settings.model_fields:
+        variables = [f"ROWLOCK_{spelling}" for spelling in (_ENVIRONMENT_NAMES.get(name, name.upper()),)]
+        if name in _ENVIRONMENT_NAMES or name == "redis_url":
+            variables.append(variables[0].removeprefix("ROWLOCK_"))
+        set_as = next((one for one in variables if os.environ.get(one)), None)
+        by_profile = settings.profile and name in (*_PROFILES[settings.profile], "failed_after")
+        if arguments.get(name) is not None:
+            found[name] = "argument"
+        elif set_as is not None:
+            found[name] = set_as
+        else:
+            found[name] = f"profile {settings.profile}" if by_profile else "default"
+    return found
 
 
 def _sentence(error: Any, arguments: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """A task: a named function with options, that can be called here or enqueued for a worker.
 
-Does not run anything but plain calls; the worker's side is in `running/`.
+Does not run anything but plain calls; the worker's side is in `execution/`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from rowlock.binding import Binding
-from rowlock.enqueuing import Enqueuer, Host
+from rowlock.enqueuing import App, Enqueuer
 from rowlock.errors import ConfigurationError
 from rowlock.options import Options, Seconds, check_name, check_seconds, options
 from rowlock.retry import Retry, policy
@@ -19,6 +19,7 @@ from rowlock.retry import Retry, policy
 P = ParamSpec("P")
 R = TypeVar("R")
 POOLS = ("thread", "process", "async")
+_OPTIONS = ("name", "queue", "priority", "timeout", "expires", "retry", "unique", "aliases", "pool")
 
 
 class Task(Enqueuer[P], Generic[P, R]):
@@ -26,7 +27,7 @@ class Task(Enqueuer[P], Generic[P, R]):
 
     def __init__(
         self,
-        host: Host,
+        app: App,
         function: Callable[..., R],
         *,
         name: str | None = None,
@@ -57,15 +58,16 @@ class Task(Enqueuer[P], Generic[P, R]):
         self.function = function
         self.binding = binding
         self.residents = binding.residents
-        super().__init__(host, chosen, binding, self.retry.max_attempts, options(Options(), given))
+        enqueued = options(Options(), given, _OPTIONS)
+        super().__init__(app, chosen, binding, self.retry.max_attempts, enqueued)
         update_wrapper(self, function)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.residents:
-            for name, value in self._host.local_residents(self).items():
+            for name, value in self._app.local_residents(self).items():
                 kwargs.setdefault(name, value)
         if self.binding.takes_context:
-            return self.function(self._host.local_context(self.name), *args, **kwargs)
+            return self.function(self._app.local_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:

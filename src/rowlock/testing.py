@@ -8,7 +8,7 @@ from typing import Any
 
 from rowlock.app import Rowlock
 from rowlock.execution.residents import replaced
-from rowlock.worker.finisher import Tally
+from rowlock.worker.counts import Tally
 
 
 @contextmanager

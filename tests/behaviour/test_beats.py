@@ -32,7 +32,7 @@ def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
     work = app.task(name="work")(lambda: None)
     monkeypatch.setattr(app.store, "beat", heard)
     with app.worker().background():
-        app.result(work.enqueue().id, timeout=10)
+        app.result(work.enqueue().id, timeout=30)
         silenced.set()
         eventually(lambda: tries and tries[-1] - tries[0] > LEASE / 2)
         job = work.enqueue()
@@ -40,4 +40,4 @@ def test_a_worker_whose_last_beat_is_old_beats_before_it_claims(
         eventually(lambda: len(tries) > seen + 3)
         assert app.job(job.id).claim == 0
         silenced.clear()
-        app.result(job.id, timeout=10)
+        app.result(job.id, timeout=30)

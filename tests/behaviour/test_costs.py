@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock import Rowlock
+from tests.eventually import least
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 
@@ -92,5 +93,6 @@ def test_a_job_costs_little_more_beside_a_queue_with_settings(
 ) -> None:
     watched: Watched = request.getfixturevalue(store)
     queues = setting(watched.app)
-    assert watched.cost_of_a_job(60, queues, **ONE_BY_ONE) <= one_by_one
-    assert watched.cost_of_a_job(600, queues) <= of_many
+    alone = least(lambda: watched.cost_of_a_job(60, queues, **ONE_BY_ONE), one_by_one)
+    assert alone <= one_by_one
+    assert least(lambda: watched.cost_of_a_job(600, queues), of_many) <= of_many

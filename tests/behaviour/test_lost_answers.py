@@ -55,7 +55,7 @@ def test_outcomes_and_claims_of_an_exchange(line: BadLine) -> None:
     @app.task
     def work(ctx: JobContext) -> None:
         runs[ctx.id] += 1
-        leave.wait(10)
+        leave.wait(30)
 
     jobs = work.enqueue_many([{}] * 3)
     with app.worker(concurrency=1, prefetch=0, strategy="FIFO").background() as worker:

@@ -25,7 +25,7 @@ def test_a_worker_whose_last_outcomes_cannot_be_written_does_not_retire(
     @app.task
     def pay() -> str:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         return "paid"
 
     def refuse() -> None:
@@ -34,10 +34,10 @@ def test_a_worker_whose_last_outcomes_cannot_be_written_does_not_retire(
 
     job = pay.enqueue()
     with app.worker(concurrency=1, worker_id="w").background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         exchanges.before = refuse
         leave.set()
-        assert refused.wait(10)
+        assert refused.wait(30)
         worker.stop(now=True)
     exchanges.before = lambda: None
     found = app.job(job.id)
@@ -60,7 +60,7 @@ def test_log_lines_that_the_heartbeat_holds_are_written_before_the_outcome(
     def slowly(*given: Any, **named: Any) -> None:
         if said.is_set() and all(given) and not held.is_set():
             held.set()
-            leave.wait(10)
+            leave.wait(30)
             for _ in range(20):  # the job has the time to end, and must not
                 if app.stats()["completed"] or threading.Event().wait(0.01):
                     break
@@ -70,14 +70,14 @@ def test_log_lines_that_the_heartbeat_holds_are_written_before_the_outcome(
     def work(ctx: JobContext) -> None:
         ctx.log("first")
         said.set()
-        assert held.wait(10)
+        assert held.wait(30)
         ctx.log("second")
         leave.set()
 
     monkeypatch.setattr(app.store, "report", slowly)
     job = work.enqueue()
     with app.worker(concurrency=1).background():
-        app.result(job.id, timeout=10)
+        app.result(job.id, timeout=30)
     assert [line.message for line in app.logs(job.id)] == ["first", "second"]
 
 
@@ -89,24 +89,24 @@ def test_a_run_that_ends_while_another_thread_makes_the_exchange_is_written_soon
 
     @app.task
     def work(first: bool) -> None:
-        running.wait(10)
+        running.wait(30)
         if first:
             first_ends.set()
         else:
-            second_ends.wait(10)
+            second_ends.wait(30)
 
     def meanwhile() -> None:
         if first_ends.is_set() and not second_ends.is_set():
             second_ends.set()
             threading.Event().wait(0.1)  # the runner tries to make an exchange, and cannot
 
-    with app.worker(concurrency=2, prefetch=0, poll_interval=60.0, worker_id="w").background():
+    with app.worker(concurrency=2, prefetch=0, poll_interval=600.0, worker_id="w").background():
         exchanges.rest()
         eventually(lambda: lab.sleeps("w"))  # from now on, nothing else wakes it
         exchanges.before = meanwhile
         jobs = work.enqueue_many([{"first": True}, {"first": False}])
         for job in jobs:
-            app.result(job, timeout=10)
+            app.result(job, timeout=30)
     assert second_ends.is_set() and [app.job(job).claim for job in jobs] == [1, 1]
 
 
@@ -123,7 +123,7 @@ def test_claims_that_come_in_the_order_of_a_strategy_that_was_changed_meanwhile_
         if worker.strategy == "FIFO" and app.stats()["running"]:
             thread = threading.Thread(target=setattr, args=(worker, "strategy", "LIFO"))
             thread.start()
-            thread.join(10)
+            thread.join(30)
 
     exchanges.after = change
     ids = note.enqueue_many([(n,) for n in range(5)])

@@ -49,7 +49,7 @@ def test_who_waits_for_a_row_to_finish_it_has_not_locked_its_claim(lab: Lab, for
     def work(row: Row) -> None:
         first = not begun.is_set()
         begun.set()
-        leave.wait(10)
+        leave.wait(30)
         if first and fails:
             raise OSError("busy")
 
@@ -59,7 +59,7 @@ def test_who_waits_for_a_row_to_finish_it_has_not_locked_its_claim(lab: Lab, for
     )
     unlocked = f"SELECT row_key FROM {lab.prefix}rowlock_consumer_claims FOR UPDATE SKIP LOCKED"
     with consumer(lab, form, work).background():
-        assert begun.wait(10)
+        assert begun.wait(30)
         with closing(lab.connect()) as user, user.transaction():
             user.execute(f"UPDATE {lab.table} SET time = 100 WHERE id = 1")
             leave.set()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.stores.postgres.connected import LOOKED_UP
+from rowlock.stores.postgres.lost_answers import LOOKED_UP
 from tests.chaos.database import rows
 from tests.chaos.work import Settings, make_app
 from tests.eventually import eventually

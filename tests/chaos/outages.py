@@ -143,10 +143,11 @@ class Outage:
 
     def watch(self, seconds: float) -> Watched:
         """Look on for a while; what is measured is the worker's own doing, not how long it took."""
-        cpu, lines, until = self.cpu_seconds(), len(self.log()), time.monotonic() + seconds
-        eventually(lambda: time.monotonic() >= until, timeout=seconds + 10)
+        cpu, lines, began = self.cpu_seconds(), len(self.log()), time.monotonic()
+        eventually(lambda: time.monotonic() >= began + seconds, timeout=seconds + 60)
         assert self.process is not None and self.process.poll() is None, self.log()
-        return Watched((self.cpu_seconds() - cpu) / seconds, self.log()[lines:])
+        used = self.cpu_seconds() - cpu
+        return Watched(used / (time.monotonic() - began), self.log()[lines:])
 
 
 class Watched:

@@ -69,7 +69,7 @@ class Program:
         told = call()
         # Written down before anything else happens: from here on it has to survive.
         self.record.add("done", self.step, call.__name__, told or {})
-        with self.producer.connections.borrowed() as connection:
+        with self.producer.database.connections.borrowed() as connection:
             self.record.add("seen", self.step, glimpse(connection))
         self.step += 1
 
@@ -79,7 +79,7 @@ class Program:
         self.producer.open()
 
     def make_table(self) -> None:
-        with self.producer._write(self.now) as tx:
+        with self.producer.database.write(self.now) as tx:
             tx.connection.execute("CREATE TABLE IF NOT EXISTS effects (job INTEGER PRIMARY KEY, note TEXT)")
 
     def register(self) -> None:
@@ -149,8 +149,8 @@ class Program:
     def checkpoint(self) -> None:
         store = self.chance.choice((self.producer, self.worker))
         how = self.chance.choice(("PASSIVE", "RESTART", "TRUNCATE"))
-        with store.connections.borrowed() as connection:
-            store.checkpoints.make(connection)
+        with store.database.connections.borrowed() as connection:
+            store.database.checkpoints.make(connection)
             if _is_safe():
                 connection.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
 

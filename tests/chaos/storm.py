@@ -145,7 +145,7 @@ class Storm:
     def start_workers(self, count: int) -> list[Member]:
         """Start workers and wait until all of them are registered."""
         started = [self.start_worker() for _ in range(count)]
-        eventually(lambda: {member.name for member in started} <= self.registered(), timeout=30)
+        eventually(lambda: {member.name for member in started} <= self.registered(), timeout=60)
         return started
 
     def registered(self) -> set[str]:
@@ -194,7 +194,7 @@ class Storm:
         """Ask it to end in good order."""
         self._send(member, signal.SIGTERM)
 
-    def wait_for_end(self, member: Member, timeout: float = 30.0) -> int:
+    def wait_for_end(self, member: Member, timeout: float = 60.0) -> int:
         """Wait for it to be gone; returns its exit code, negative for a signal."""
         self._wait_for(lambda: member.code is not None, f"{member.name} does not end", timeout)
         assert member.code is not None

@@ -17,7 +17,7 @@ import pytest
 
 from rowlock import Rowlock, resident
 from rowlock.errors import SchemaMismatch, StoreError
-from rowlock.stores.sqlite.store import SqliteStore
+from rowlock.stores.sqlite import SqliteStore
 from tests.chaos.outages import Outage, SmallDisk, can_mount
 from tests.chaos.test_bad_disks import locked, read_only_folder
 from tests.cli.commands import CommandLine
@@ -165,7 +165,7 @@ def test_tables_that_the_disk_has_no_room_for_are_created_when_it_has(disk: Smal
     """Wherever the space ends, the disk is called full, and what is left behind does no harm."""
     store = SqliteStore(str(disk.folder / "queue.db"))
     tried: list[str] = []
-    with store.connections.borrowed() as connection:
+    with store.database.connections.borrowed() as connection:
         connection.set_trace_callback(tried.append)
     disk.fill(spare=room)
     with pytest.raises(StoreError, match="is full; nothing was written"):
@@ -214,7 +214,7 @@ def test_what_a_worker_finds_when_there_is_space_may_still_end_it(
             with closing(sqlite3.connect(database, isolation_level=None)) as other:
                 disk.free()
                 make_too_new(other)
-            eventually(lambda: not worker.poller.running)
+            eventually(lambda: not worker.polls.running)
 
     disk.fill()
     with pytest.raises(SchemaMismatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
@@ -26,7 +27,7 @@ from tests.chaos.work import Settings
 from tests.eventually import eventually
 
 HOUR = 3600.0
-LEASE = 2.0
+LEASE = 5.0  # a busy machine may keep a living worker from beating for a second or two
 BERLIN = "Europe/Berlin"
 
 
@@ -82,7 +83,7 @@ class Fleet:
         return all(self.state(id) == "completed" for id in ids)
 
     def wait_until_done(self, *ids: int) -> None:
-        eventually(lambda: self.done(*ids), 30, f"{[self.state(id) for id in ids]}")
+        eventually(lambda: self.done(*ids), 60, f"{[self.state(id) for id in ids]}")
 
     def started_at(self, id: int) -> float:
         """When its only run began, by the monotonic clock."""
@@ -93,13 +94,20 @@ class Fleet:
         """Wait until every worker that lives has beaten once more."""
         moments = "SELECT id, beat_at FROM rowlock_workers WHERE dead_at IS NULL"
         before = dict(rows(self.url, moments))
-        eventually(lambda: all(at != before[name] for name, at in rows(self.url, moments)), 30)
+        eventually(lambda: all(at != before[name] for name, at in rows(self.url, moments)), 60)
         return len(before)
 
     def dead(self) -> list[str]:
         return [
             name for (name,) in rows(self.url, "SELECT id FROM rowlock_workers WHERE dead_at IS NOT NULL")
         ]
+
+    def must_have_left_all_alone(self) -> None:
+        """Nobody was taken for dead, and each job ran once (a claim may go back before its run)."""
+        assert self.dead() == []
+        assert rows(self.url, "SELECT job_id FROM rowlock_history WHERE event = 'rescued'") == []
+        started = Counter(event.job for event in self.log.read() if event.what == "start")
+        assert started == dict.fromkeys(self.ids, 1)
 
     def verdict(self) -> Verdict:
         return check(gather(self.app, self.ids, self.log))
@@ -125,7 +133,7 @@ def start_fleet(url: str, tmp_path: Path) -> Iterator[StartFleet]:
 
 def test_a_jump_of_an_hour_runs_nothing_early_twice_or_never(start_fleet: StartFleet) -> None:
     fleet = start_fleet("one", "two")
-    long, _ = fleet.enqueue("one", 6.0 * LEASE / 2)  # it runs on through all of it
+    long, _ = fleet.enqueue("one", 1.5 * LEASE)  # it runs on through all of it
     soon, before = fleet.enqueue("two", delay=1.5)
     fleet.wait_until_done(soon)
     assert fleet.started_at(soon) >= before + 1.5
@@ -144,10 +152,8 @@ def test_a_jump_of_an_hour_runs_nothing_early_twice_or_never(start_fleet: StartF
         fleet.move(0.0)
     fleet.wait_until_done(late, long)
     assert time.time() >= at.timestamp()
-    assert fleet.dead() == []
-    verdict = fleet.verdict()
-    verdict.must_be_clean()
-    assert (verdict.claims, verdict.taken_back) == (len(fleet.ids), 0)
+    fleet.verdict().must_be_clean()
+    fleet.must_have_left_all_alone()
 
 
 @pytest.mark.parametrize("away", [-HOUR, pytest.param(HOUR, marks=pytest.mark.chaos)])
@@ -155,13 +161,13 @@ def test_the_dead_are_noticed_when_their_lease_is_over_whatever_the_clock_says(
     start_fleet: StartFleet, away: float
 ) -> None:
     fleet = start_fleet("victim", "survivor")
-    id, _ = fleet.enqueue("victim", 2.0)
+    id, _ = fleet.enqueue("victim", 5.0)  # time enough to kill it
     rescued_at = f"SELECT at FROM rowlock_history WHERE job_id = {id} AND event = 'rescued'"
     running = f"SELECT claimed_by FROM rowlock_jobs WHERE id = {id} AND state = 'running'"
     [(holder,)] = eventually(lambda: rows(fleet.url, running))
     fleet.workers[holder].kill()
     fleet.move(away, -away)
-    eventually(lambda: rows(fleet.url, rescued_at), 30, "its claim is never taken back")
+    eventually(lambda: rows(fleet.url, rescued_at), 60, "its claim is never taken back")
     noticed = time.monotonic()
     column = "beat_at" if fleet.on_server else "beat_mono"
     [(beat,)] = rows(fleet.url, f"SELECT {column} FROM rowlock_workers WHERE id = '{holder}'")
@@ -209,8 +215,7 @@ def test_a_change_of_summer_time_runs_nothing_early_twice_or_never(
     verdict = fleet.verdict()
     say(f"{change}: {verdict}")
     verdict.must_be_clean()
-    assert fleet.dead() == []
-    assert (verdict.claims, verdict.taken_back) == (len(fleet.ids), 0)
+    fleet.must_have_left_all_alone()
 
 
 @pytest.mark.chaos
@@ -233,7 +238,6 @@ def test_clocks_that_jump_again_and_again(start_fleet: StartFleet) -> None:
     verdict = fleet.verdict()
     say(f"{'PostgreSQL' if fleet.on_server else 'SQLite'}: {verdict}; declared dead {len(fleet.dead())}")
     verdict.must_be_clean()
-    assert fleet.dead() == []
-    assert (verdict.claims, verdict.taken_back) == (len(fleet.ids), 0)
+    fleet.must_have_left_all_alone()
     if fleet.on_server:
         assert [id for id, at in due if fleet.started_at(id) < at] == []

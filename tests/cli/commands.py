@@ -56,7 +56,7 @@ def wait_for_the_go(ctx: JobContext) -> str:
     Path("started").touch()
     ctx.progress(1, 4, "waiting")
     ctx.log("waiting", for_what="go")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while not Path("go").exists() and time.monotonic() < deadline:
         ctx.check_cancelled()
         time.sleep(0.01)
@@ -102,7 +102,7 @@ class CommandLine:
             env=environment_with(environment),
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=120,
             check=False,
         )
         ended = Ended(done.returncode, done.stdout, done.stderr)
@@ -156,6 +156,7 @@ def _as_if_just_started(folder: Path) -> Iterator[None]:
     """Be in the folder and know none of its modules; what a command leaves behind is cleared away."""
     root, where, known = logging.getLogger(), os.getcwd(), set(sys.modules)
     handlers, level = root.handlers, root.level
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     root.handlers = []  # or a worker's log would close those of pytest
     importlib.invalidate_caches()  # a module may have been written a moment ago
     os.chdir(folder)
@@ -166,6 +167,8 @@ def _as_if_just_started(folder: Path) -> Iterator[None]:
         os.chdir(where)
         root.handlers = handlers
         root.setLevel(level)
+        for number, handler in signals.items():  # a worker's process ends with it, and so do its signals
+            signal.signal(number, handler)
         for name in set(sys.modules) - known:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folder):
                 _close_queues(sys.modules.pop(name))
@@ -195,7 +198,7 @@ class Started:
         """Wait until it has said this on stderr."""
         eventually(lambda: words in self.err, message=f"it never said {words!r}")
 
-    def ends(self, within: float = 30) -> tuple[int, str]:
+    def ends(self, within: float = 60) -> tuple[int, str]:
         """Wait for its end; returns its exit code and its stdout."""
         out, _ = self.process.communicate(timeout=within)
         return self.process.returncode, out

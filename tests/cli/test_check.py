@@ -48,6 +48,23 @@ def test_all_is_well_while_nothing_waits_or_somebody_works(check: Any, store: St
     assert said.startswith("all is well: 1 worker is alive, the oldest due job has waited for ")
 
 
+def test_a_relay_alone_does_not_work(check: Any, store: Store, rowlock: CommandLine) -> None:
+    add(store, queue="mail", now=ago(5))
+    relay = worker(store, "relay")
+    store.tell(relay, {"relay": "RQ"})
+    take(store, relay, hand_over=True)
+    said = "no worker is alive and jobs wait in mail (long); start one: rowlock worker module:app\n"
+    assert ageless(check(code=WRONG)) == said
+    listed = rowlock.here("workers", "-d", "jobs.db").out
+    assert "relay is a relay: what it has claimed waits in RQ for a worker" in listed
+    assert "no worker has begun it" in rowlock.here("job", "1", "-d", "jobs.db").out
+    doctor = rowlock.here("doctor", "-d", "jobs.db", code=None).out
+    assert "no worker is alive; 1 job" in doctor
+    worker(store, "rq", queues=("mail",))
+    assert check(code=WELL).startswith("all is well: 1 worker is alive")
+    assert "1 alive, beside 1 relay\n" in rowlock.here("doctor", "-d", "jobs.db", code=None).out
+
+
 def test_jobs_that_wait_while_nobody_lives_are_wrong_at_once(check: Any, store: Store) -> None:
     add(store, queue="mail", now=ago(5))
     said = "no worker is alive and jobs wait in mail (long); start one: rowlock worker module:app\n"

@@ -46,6 +46,15 @@ def test_consume_works_on_the_rows_of_a_table(rowlock: CommandLine, lab: sqlite3
     assert states(lab) == [True, {"failed": "ValueError: no sound in it", "attempts": 1}, True]
 
 
+def test_consume_takes_no_strategy_but_the_order_and_its_reverse(
+    rowlock: CommandLine, lab: sqlite3.Connection
+) -> None:
+    rowlock("consume", "lab:app", "birdnet", "--until-empty", "--strategy", "lifo")
+    for via in ((), ("--via", "rq")):
+        said = rowlock.refused_here("consume", "lab:app", "birdnet", "--strategy", "priority", *via)
+        assert "PRIORITY does not apply to a consumer" in said
+
+
 def test_init_says_what_it_leaves_out_of_an_index(rowlock: CommandLine, lab: sqlite3.Connection) -> None:
     where = "path <> 'x' AND path <= datetime('now')"
     rowlock.write(
@@ -119,3 +128,16 @@ def test_what_is_missing_is_said_in_one_line(rowlock: CommandLine, lab: sqlite3.
     assert "which app?" in rowlock.refused_here("consumers", "init", code=2)
     lab.execute("DROP TABLE recordings")
     assert "there is no table recordings" in rowlock.refused_here("consume", "lab:app", "birdnet")
+
+
+def test_consumers_of_a_database_are_known_without_their_app(
+    rowlock: CommandLine, lab: sqlite3.Connection
+) -> None:
+    rowlock.write("lab.py", CODE.replace("max_attempts=1", "max_attempts=2, base=999, cap=999"))
+    assert rowlock("consume", "lab:app", "birdnet", "--until-empty").code == 0
+    assert rowlock("pause", "consumer:birdnet", "--database", "lab.db").code == 0
+    (found,) = json.loads(rowlock("consumers", "--database", "lab.db", "--json").out)
+    expected = {"name": "birdnet", "workers": 0, "in_flight": 0, "waiting": 1, "paused": True}
+    assert found == {**expected, "paused_until": None}
+    shown = rowlock("consumers", "--database", "lab.db")
+    assert "birdnet" in shown.out and "--app MODULE:APP" in shown.err

@@ -108,3 +108,20 @@ def test_the_doctor_says_what_to_do_and_its_exit_code_whether(rowlock: CommandLi
     ).items()
     ascii_only = rowlock("doctor", "-d", "jobs.db", code=1, PYTHONIOENCODING="ascii")
     assert "+ ok" in ascii_only.out and "-> start one" in ascii_only.out
+
+
+def test_a_database_of_the_environment_is_named_by_its_variable(rowlock: CommandLine) -> None:
+    for words in (["jobs"], ["enqueue", "add"]):
+        said = rowlock.refused_here(*words, ROWLOCK_DATABASE_URL="mysql://localhost/x")
+        assert said.startswith("ROWLOCK_DATABASE_URL: 'mysql' is not a kind of database")
+    rowlock.here("init", "-d", "a.db")
+    chosen = "sqlite:///a.db"
+    said = rowlock.here("doctor", ROWLOCK_DATABASE_URL=chosen).out
+    assert f"database_url {chosen} (ROWLOCK_DATABASE_URL)" in said
+
+
+@pytest.mark.parametrize("name", ["data.duckdb", "data.DDB"])
+def test_a_path_with_the_suffix_of_duckdb_names_a_duckdb_file(rowlock: CommandLine, name: str) -> None:
+    assert rowlock.refused_here("jobs", "-d", name).startswith(f"no queue at {name}; name it with --database")
+    assert rowlock.here("init", "-d", name).out == f"created a queue at duckdb:///{name} (schema version 1)\n"
+    assert rowlock.here("jobs", "-d", f"duckdb:///{name}", "--json").json["jobs"] == []

@@ -293,10 +293,10 @@ def test_a_worker_waits_for_its_server_and_goes_on_after_a_restart(
         worker.says("cannot be reached")
         own_postgres.start()
         app = Rowlock(own_postgres.url)
-        assert app.result(app.enqueue("add", {"a": 1, "b": 2}).id, timeout=20) == 3
+        assert app.result(app.enqueue("add", {"a": 1, "b": 2}).id, timeout=60) == 3
         assert worker.err.count("cannot be reached") == 1
         own_postgres.restart()
-        assert app.result(app.enqueue("add", {"a": 3, "b": 4}).id, timeout=20) == 7
+        assert app.result(app.enqueue("add", {"a": 3, "b": 4}).id, timeout=60) == 7
         app.close()
         worker.signal("SIGTERM")
         code, out = worker.ends()
@@ -460,3 +460,21 @@ def test_urls_of_sockets_and_of_several_hosts_are_libpqs_own(
     several = f"postgresql://rowlock@127.0.0.1:{free_port()},127.0.0.1:{postgres.port}/rowlock?{schema}"
     for url in (by_socket, several):
         assert rowlock.here("jobs", "--json", "-d", url).json["jobs"] == []
+
+
+def test_a_user_who_does_not_own_the_tables_may_copy_them_but_not_move_them(
+    rowlock: CommandLine, postgres: PostgresServer, postgres_schema: str, limited: str
+) -> None:
+    app = Rowlock(postgres_schema)
+    app.enqueue("add")
+    app.close()
+    schema, role = postgres_schema.rpartition("schema=")[2], f"limited_{postgres_schema.rpartition('_')[2]}"
+    postgres.execute(
+        f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}; "
+        f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {role}"
+    )
+    assert "copy as the owner of its tables, or with --keep" in rowlock.refused_here(
+        "copy", limited, "new.db"
+    )
+    assert rowlock.files() == set()
+    assert rowlock.here("copy", limited, "new.db", "--keep").out.startswith("copied 1 job from")

@@ -32,13 +32,27 @@ def test_queues_are_listed_paused_resumed_and_given_a_strategy(rowlock: CommandL
 
     new = rowlock.here("pause", "new", *DATABASE)
     assert new.err == "note: queue new has no jobs yet\n" and new.out == "queue new: paused\n"
-    assert "valid ones are: FIFO" in rowlock.refused_here(
-        "queues", "set", "gpu", "--strategy", "best", *DATABASE
-    )
+    refused = rowlock.refused_here("queues", "set", "gpu", "--strategy", "best", *DATABASE)
+    assert "built in are: FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM" in refused and "--app" in refused
     assert "printable text" in rowlock.refused_here("pause", "a\nb", *DATABASE)
     assert "PRIORITY does not apply to a consumer" in rowlock.refused_here(
         "queues", "set", "consumer:birdnet", "--strategy", "PRIORITY", *DATABASE
     )
+
+
+def test_a_strategy_that_the_app_registers_is_known_where_the_app_is(
+    rowlock: CommandLine, shop: Rowlock
+) -> None:
+    shop.enqueue("add", queue="gpu")
+    (rowlock.folder / "orders.py").write_text(
+        "from rowlock import Key, Rowlock, Strategy, register\n"
+        "app = Rowlock('sqlite:///jobs.db')\n"
+        "register(Strategy('LOWEST', (Key('priority'), Key('position'))))\n"
+    )
+    asked = ("queues", "set", "gpu", "--strategy", "lowest", *DATABASE)
+    assert "built in are" in rowlock.refused(*asked)
+    assert rowlock(*asked, "--app", "orders:app").out == "jobs of queue gpu are now claimed by LOWEST\n"
+    assert "valid ones are: FIFO" in rowlock.refused(*asked[:4], "best", *DATABASE, "--app", "orders:app")
 
 
 def test_a_pause_that_ends_by_itself_is_shown_with_its_time(rowlock: CommandLine, shop: Rowlock) -> None:

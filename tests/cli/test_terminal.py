@@ -45,7 +45,7 @@ def on_a_terminal(rowlock: CommandLine, *words: object, columns: int = 80, **env
             break
         written += chunk
     os.close(ours)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     return written.decode()
 
 

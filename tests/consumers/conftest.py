@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.consumers.lab import Lab
-from tests.stores.conformance.conftest import postgres, sqlite
+from tests.stores.conformance.conftest import sqlite
+
+
+def postgres(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("postgres_as_new"))
+
 
 STORES: dict[str, Callable[[pytest.FixtureRequest], str]] = {"sqlite": sqlite, "postgres": postgres}
 

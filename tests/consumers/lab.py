@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
-import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
-import psycopg
-
 from rowlock import Rowlock
-from rowlock.consumers.store import ConsumerStore
+from rowlock.stores.sql.store import SqlStore
+from tests.user_database import UserDatabase
 
 SQLITE = {"id": "INTEGER PRIMARY KEY", "json": "TEXT", "time": "REAL"}
 POSTGRES = {"id": "bigint PRIMARY KEY", "json": "jsonb", "time": "double precision"}
 
 
-class Lab:
-    """The database as its user sees it: through a connection that is not rowlock's."""
+class Lab(UserDatabase):
+    """The database of a laboratory."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self.is_sqlite = url.startswith("sqlite")
-        self.mark = "?" if self.is_sqlite else "%s"
+        super().__init__(url)
         self.types = SQLITE if self.is_sqlite else POSTGRES
-        self.prefix = ""
-        if not self.is_sqlite:
-            found = re.search(r"[?&]schema=(\w+)", url)
-            assert found is not None
-            self.prefix = f"{found[1]}."
-        self._connection: Any = self.connect()
-        self._apps: list[Rowlock] = []
-
-    def connect(self) -> Any:
-        if self.is_sqlite:
-            path = self.url.removeprefix("sqlite:///")
-            return sqlite3.connect(path, isolation_level=None, timeout=20, check_same_thread=False)
-        return psycopg.connect(re.sub(r"[?&]schema=\w+", "", self.url), autocommit=True)
-
-    @property
-    def table(self) -> str:
-        return f"{self.prefix}recordings"
 
     def app(self, **chosen: Any) -> Rowlock:
-        made = Rowlock(self.url, **{"poll_interval": 0.05, **chosen})
+        made = super().app(**chosen)
         made.store.open()
-        self._apps.append(made)
         return made
-
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        cursor = self._connection.execute(statement.replace("?", self.mark), values)
-        return list(cursor.fetchall()) if cursor.description else []
 
     def create(self, rows: int = 0, key: str | None = None) -> None:
         """The table of recordings, with so many rows; the one with the number n was made at n seconds."""
@@ -103,14 +75,9 @@ class Lab:
         mark = self.mark
         tx.execute(f"INSERT INTO {self.prefix}detections VALUES ({mark}, {mark})", (str(key), consumer))
 
-    def close(self) -> None:
-        for app in self._apps:
-            app.close()
-        self._connection.close()
 
-
-def store_of(app: Rowlock, consumer: str) -> ConsumerStore:
+def store_of(app: Rowlock, consumer: str) -> SqlStore[Any]:
     """The consumer's rows as a store, for tests that take its verbs one by one."""
-    store = app.consumer_host(consumer).store
-    assert isinstance(store, ConsumerStore)
+    store = app.workload(consumer=consumer).store
+    assert isinstance(store, SqlStore)
     return store

@@ -10,7 +10,8 @@ import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
 from rowlock.consumers import overview
-from rowlock.consumers.due_times import time_form
+from rowlock.consumers.column_times import time_form
+from rowlock.consumers.forms.status_column import StatusForm
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
@@ -82,7 +83,7 @@ def test_the_books_are_kept_from_claim_to_end(queue: Lab) -> None:
         1: ("completed", 1, "w1", '{"twice":2}', None),
         2: ("failed", 1, "w1", None, "no address"),
     }
-    assert overview.retry_failed(app.consumer_host("mail")) == 1
+    assert overview.retry_failed(app.consumer_source("mail")) == 1
     assert get(queue, "status, attempts, error")[2] == ("pending", 0, None)
 
 
@@ -116,6 +117,29 @@ def test_a_legacy_workers_tries_count_and_each_row_has_its_own_budget(queue: Lab
     assert get(queue, "status, attempts") == {1: ("failed", 3), 2: ("pending", 3), 3: ("pending", 3)}
 
 
+@pytest.mark.parametrize("for_all", [True, False])
+def test_rows_of_a_batch_have_budgets_of_their_own(queue: Lab, for_all: bool) -> None:
+    """Those with the same come together; what is raised for all is each row's own failure."""
+    add(queue, 1, 3, most=1)
+    add(queue, 2, 4, most=2)
+    add(queue, 5, attempts=1, most=2)
+    add(queue, 6)
+    seen: list[list[int]] = []
+
+    def fails(rows: list[Row]) -> list[OSError]:
+        seen.append([row.id for row in rows])
+        if for_all:
+            raise OSError("away")
+        return [OSError("away") for _ in rows]
+
+    app = make(queue, fails, retry=Retry(max_attempts=9, base=3600.0), batch=4)
+    app.consume("mail", until_empty=True, concurrency=1)
+    assert sorted(seen) == [[1, 3], [2, 4], [5], [6]]
+    ended = {1: ("failed", 1), 3: ("failed", 1), 5: ("failed", 2)}
+    again = dict.fromkeys((2, 4, 6), ("pending", 1))
+    assert get(queue, "status, attempts") == {**ended, **again}
+
+
 def test_a_dead_workers_try_is_in_the_books(queue: Lab) -> None:
     add(queue, 1)
     app = make(queue, retry=Retry(max_attempts=5))
@@ -141,6 +165,31 @@ def test_a_dead_workers_row_has_a_budget_of_its_own(queue: Lab) -> None:
     assert get(queue, "status") == {1: "failed", 2: "pending"}
 
 
+def test_a_row_that_an_operator_retries_is_nobodys(queue: Lab) -> None:
+    """An older worker may look for rows that nobody has, and a page for those that have ended."""
+    add(queue, 1)
+    stamp = "TEXT" if queue.is_sqlite else "timestamptz"
+    for column in ("started_at", "finished_at"):
+        queue.execute(f"ALTER TABLE {queue.prefix}task_queue ADD COLUMN {column} {stamp}")
+
+    def mail(row: Row) -> None:
+        raise Fail("no address")
+
+    app = make(queue, mail, {**BOOKS, "started_at": "started_at", "finished_at": "finished_at"})
+    app.consume("mail", until_empty=True)
+    assert overview.retry_failed(app.consumer_source("mail")) == 1
+    columns = "status, locked_by, started_at, finished_at, attempts, error"
+    assert get(queue, columns) == {1: ("pending", None, None, None, 0, None)}
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"), [(30, 60, 50), (500, None, 100), (-1, None, 0), (40, None, 40)]
+)
+def test_progress_in_percent_is_one(done: float, total: float | None, shown: float) -> None:
+    form = StatusForm(Status("status", progress="progress"), "render")
+    assert form.progress(done, total)["percent"] == shown
+
+
 def test_a_result_that_does_not_fit_fails_its_row_alone(queue: Lab) -> None:
     add(queue, 1, 2)
     if queue.is_sqlite:
@@ -160,7 +209,7 @@ def test_progress_may_be_a_count_which_the_end_does_not_touch(queue: Lab) -> Non
 
     def count(ctx: JobContext, row: Row) -> None:
         ctx.progress(3, 12)
-        assert go.wait(20)
+        assert go.wait(100)
 
     app = make(queue, count, {"progress_done": "done"})
     with app.consuming("mail").background():
@@ -203,11 +252,9 @@ def test_the_form_of_a_time_is_told_from_one_value() -> None:
     assert time_form("2020-01-01 10:00:00.123") == "%Y-%m-%d %H:%M:%f"
 
 
-def test_what_the_books_cannot_be_is_refused(app: Rowlock) -> None:
+def test_what_the_books_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"either progress= .* or progress_done="):
         Status("status", progress="a", progress_done="b")
     for wrong in ({"time_format": "'"}, {"attempts": "a%b"}, {"result": ""}):
         with pytest.raises(ConfigurationError, match="Status"):
             Status("status", **wrong)
-    with pytest.raises(ConfigurationError, match="batches"):
-        app.consumer("mail", table="t", status=Status("status", max_attempts="m"), batch=2)(nothing)

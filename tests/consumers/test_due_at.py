@@ -92,13 +92,13 @@ def test_what_lies_ahead_is_neither_due_nor_done(lab: Lab) -> None:
 def test_rows_that_lie_ahead_are_stepped_over_inside_the_index(lab: Lab) -> None:
     app = with_times(lab, rows=3000)
     store = store_of(app, "birdnet")
-    store.table.create_indexes()
-    assert store.table.has_index
-    for name in ("take_free", "take_free_beyond", "look_free", "next_due"):
+    store.source.table.indexes.create()
+    assert store.source.table.has_index
+    for name in ("take_free", "take_free_beyond", "look_free", "next_due_row"):
         found = plan(lab, store, name)
         assert "rowlock_birdnet_due" in found, found
         assert "Seq Scan on recordings" not in found and "TEMP B-TREE" not in found and "Sort" not in found
-        if not lab.is_sqlite and name != "next_due":
+        if not lab.is_sqlite and name != "next_due_row":
             assert "Filter: (COALESCE" not in found, found
     assert due(app, START) == [str(key) for key in (1, 2, *range(5, 12))]
 
@@ -110,7 +110,7 @@ def test_a_due_at_that_is_no_time_is_refused(lab: Lab) -> None:
     def check(column: str) -> Any:
         app = lab.app()
         app.consumer("birdnet", table=lab.table, state="analysis_state", due_at=column)(work)
-        return store_of(app, "birdnet").table
+        return store_of(app, "birdnet").source.table
 
     with pytest.raises(ConfigurationError, match=r"due_at='ready' is of type .* no time"):
         check("ready")

@@ -77,7 +77,7 @@ def test_a_row_out_of_attempts_is_due_again_only_after_retry(flagged: Lab) -> No
     kept = f"SELECT consumer, row_key, failures, error FROM {flagged.prefix}rowlock_consumer_failures"
     ((consumer, key, failures, error),) = flagged.execute(kept)
     assert (consumer, str(key), failures, error) == ("birdnet", "1", 2, "OSError: the other side is away")
-    assert overview.retry_failed(app.consumer_host("birdnet")) == 1
+    assert overview.retry_failed(app.consumer_source("birdnet")) == 1
     assert due(app) == ["1"]
 
 
@@ -91,7 +91,7 @@ def test_a_failure_is_forgotten_when_others_set_the_flag_or_delete_the_row(flagg
     flagged.execute(f"DELETE FROM {flagged.table} WHERE id = 2")
     assert insights.consumers(app)[0].failed == 0
     assert store_of(app, "birdnet").prune(0, 0, 10) == (2, 0)  # type: ignore[arg-type]
-    assert overview.retry_failed(app.consumer_host("birdnet")) == 0
+    assert overview.retry_failed(app.consumer_source("birdnet")) == 0
 
 
 def test_the_users_rows_and_the_flag_commit_together(flagged: Lab) -> None:
@@ -128,7 +128,7 @@ def test_a_flag_is_claimed_by_its_index(flagged: Lab) -> None:
     flagged.execute(f"UPDATE {flagged.table} SET uploaded = TRUE WHERE id BETWEEN 3 AND 2990")
     app = uploader(flagged)
     store = store_of(app, "birdnet")
-    store.table.create_indexes()
+    store.source.table.indexes.create()
     for name in ("take_free", "take_free_beyond", "look_free"):
         found = plan(flagged, store, name)
         assert "rowlock_birdnet_due" in found
@@ -139,10 +139,10 @@ def test_a_flag_is_claimed_by_its_index(flagged: Lab) -> None:
 def test_a_flag_that_is_no_boolean_is_refused(flagged: Lab) -> None:
     wanted = "BOOLEAN" if flagged.is_sqlite else "boolean"
     with pytest.raises(ConfigurationError, match=rf"flag='path' is of type .*it must be {wanted}"):
-        store_of(uploader(flagged, flag=Flag("path")), "birdnet").table  # noqa: B018
+        store_of(uploader(flagged, flag=Flag("path")), "birdnet").source.table  # noqa: B018
     for flag, named in ((Flag("sent"), "flag='sent'"), (Flag("uploaded", at="sent_at"), "at='sent_at'")):
         with pytest.raises(ConfigurationError, match=rf"{named}, but .* has no such column"):
-            store_of(uploader(flagged, flag=flag), "birdnet").table  # noqa: B018
+            store_of(uploader(flagged, flag=flag), "birdnet").source.table  # noqa: B018
 
 
 def test_two_forms_at_once_are_refused(app: Rowlock) -> None:

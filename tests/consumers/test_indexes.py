@@ -28,19 +28,19 @@ def work(recording: Row) -> None:
 
 def table_of(app: Rowlock, lab: Lab, where: str) -> Table:
     app.consumer("birdnet", table=lab.table, state="analysis_state", where=where)(work)
-    return store_of(app, "birdnet").table
+    return store_of(app, "birdnet").source.table
 
 
 def initialised(lab: Lab, where: str) -> tuple[Table, str]:
     """The table after `rowlock consumers init`, and how its index was created."""
     table = table_of(lab.app(), lab, where)
-    table.create_indexes()
+    table.indexes.create()
     ((created,),) = lab.execute(INDEX[lab.is_sqlite].format(lab.prefix))
     return table, created
 
 
 def left_out(table: Table) -> list[str]:
-    return [one.part for one in table.left_out]
+    return [one.part for one in table.indexes.left_out]
 
 
 def test_rows_can_be_inserted_after_a_condition_that_reads_the_clock(lab: Lab) -> None:
@@ -61,7 +61,7 @@ def test_rows_can_be_inserted_after_a_condition_with_a_subquery(lab: Lab) -> Non
     table, created = initialised(lab, condition)
     lab.fill(1, 2)
     assert left_out(table) == [condition]
-    assert "subquer" in table.left_out[0].reason
+    assert "subquer" in table.indexes.left_out[0].reason
     assert "EXISTS" not in created
 
 
@@ -80,7 +80,7 @@ def test_a_condition_of_the_tables_own_columns_is_in_the_index_whole(lab: Lab) -
     lab.create(3)
     lab.execute(f"ALTER TABLE {lab.table} ADD COLUMN kind TEXT NOT NULL DEFAULT 'a' CHECK (kind <> 'x')")
     table, created = initialised(lab, "recordings.path IS NOT NULL AND (kind = 'a' OR time > 5)")
-    assert table.left_out == []
+    assert table.indexes.left_out == []
     assert "path" in created and "kind" in created
     assert lab.execute(f"SELECT count(*) FROM {lab.table}") == [(3,)]
 
@@ -91,7 +91,7 @@ def test_a_generated_column_may_be_in_the_condition(lab: Lab) -> None:
     lab.execute(f"ALTER TABLE {lab.table} ADD COLUMN twice BIGINT GENERATED ALWAYS AS (id * 2) {stored}")
     table, created = initialised(lab, "twice > 3")
     lab.fill(1, 2)
-    assert table.left_out == [] and "twice" in created
+    assert table.indexes.left_out == [] and "twice" in created
 
 
 def test_what_would_fail_for_some_values_only_is_left_out(lab: Lab) -> None:
@@ -114,9 +114,9 @@ def test_all_is_left_out_if_nothing_can_be_tried(lab: Lab, monkeypatch: pytest.M
     lab.create()
     table = table_of(lab.app(), lab, "id > 1 AND path IS NOT NULL")
     monkeypatch.setattr(Trial, "_copy", lambda _: ["SELECT 1 FROM nowhere"])
-    table.create_indexes()
+    table.indexes.create()
     assert left_out(table) == ["id > 1", "path IS NOT NULL"]
-    assert "nowhere" in table.left_out[0].reason
+    assert "nowhere" in table.indexes.left_out[0].reason
 
 
 def test_an_index_that_reads_the_clock_is_made_anew(lab: Lab) -> None:
@@ -129,8 +129,8 @@ def test_an_index_that_reads_the_clock_is_made_anew(lab: Lab) -> None:
     table = table_of(app, lab, CLOCK[True])
     (finding,) = [one for one in overview.findings(app) if one.level == "error"]
     assert "rowlock_birdnet_due" in finding.message and "consumers init" in str(finding.advice)
-    assert overview.index_statements(app.consumer_host("birdnet"))[0].startswith("DROP INDEX")
-    table.create_indexes()
+    assert table.indexes.create_statements()["rowlock_birdnet_due"][0].startswith("DROP INDEX")
+    table.indexes.create()
     lab.fill(1, 1)
     assert [one.level for one in overview.findings(app)] == ["ok"]
 
@@ -142,7 +142,7 @@ def test_an_index_that_cannot_be_finished_is_taken_away_again(lab: Lab) -> None:
     lab.execute(f"INSERT INTO {lab.table} (id, analysis_state) VALUES (1, CAST(? AS jsonb))", ('{"n": "x"}',))
     table = table_of(lab.app(), lab, "CAST(analysis_state ->> 'n' AS integer) > 1")
     with pytest.raises(StoreError, match="invalid input syntax"):
-        table.create_indexes()
+        table.indexes.create()
     lab.execute(f"INSERT INTO {lab.table} (id, analysis_state) VALUES (2, CAST(? AS jsonb))", ('{"n": "y"}',))
     asked = f"SELECT count(*) FROM pg_index WHERE indrelid = CAST('{lab.table}' AS regclass)"
     assert lab.execute(asked) == [(1,)]  # its primary key
@@ -153,9 +153,9 @@ def test_what_is_tried_leaves_nothing_behind(lab: Lab) -> None:
     before: Any = lab.states()
     app = lab.app()
     table = table_of(app, lab, f"id > 1 AND {CLOCK[lab.is_sqlite]}")
-    assert len(table.indexes) == 3
+    assert len(table.indexes.definitions) == 3
     assert lab.states() == before
-    with app.store.reading() as db:  # type: ignore[attr-defined]
+    with app.store.database.read() as db:  # type: ignore[attr-defined]
         names = "sqlite_temp_master" if lab.is_sqlite else "pg_class WHERE relname = 'rowlock_trial'"
         assert db.using({"left": f"SELECT count(*) FROM {names}"}).row("left")[0] == 0
     assert table_of(lab.app(), lab, "id > 1").has_index is False
@@ -167,10 +167,10 @@ def test_an_index_is_built_however_long_an_older_transaction_stays_open(lab: Lab
     app = lab.app(busy_timeout=0.1)
     lab.create(1)
     app.consumer("birdnet", table=lab.table, state="analysis_state")(work)
-    table = store_of(app, "birdnet").table
+    table = store_of(app, "birdnet").source.table
     with closing(lab.connect()) as older:
         older.execute(f"BEGIN; LOCK TABLE {lab.table} IN ROW EXCLUSIVE MODE")
-        building = threading.Thread(target=table.create_indexes)
+        building = threading.Thread(target=table.indexes.create)
         building.start()
         building.join(1.0)
         assert building.is_alive()

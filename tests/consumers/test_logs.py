@@ -15,11 +15,11 @@ from rowlock.consumers.row import Row
 from rowlock.errors import ClaimLost
 from rowlock.execution.context import JobLogFilter
 from rowlock.stores.base import Store
-from rowlock.worker.lost_claims import LostClaims
+from rowlock.worker.poller import Poller
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
-from tests.stores.steps import take, worker
+from tests.stores.steps import take
 
 log = logging.getLogger("lab")
 
@@ -147,13 +147,14 @@ def test_claims_that_nobody_knows_of_are_named_by_their_rows(
     lab.fill(16, 17)
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state")(nothing)
-    store = cast("Store", store_of(app, "birdnet"))
-    who = worker(app.store)
-    held = [(claim.id, claim.claim) for claim in take(store, who, 2)]
-    lost_claims = LostClaims(lambda: store, lambda: ())
-    assert [lost_claims.run_once(who, held), lost_claims.run_once(who, held)] == [0, 2]
+    poller = Poller(app, worker_id="w", workload=app.workload(consumer="birdnet"))
+    poller._heartbeat.ensure()
+    take(cast("Store", store_of(app, "birdnet")), "w", 2)
+    poller._exchanger.lost_claims.expect()  # as after a lost answer
+    assert poller._exchanger.release_lost_claims(()) == 2
     assert caplog.messages[-1].endswith("consumer birdnet, row 16; consumer birdnet, row 17")
     assert lab.claims() == []
+    poller.close()
 
 
 def test_a_batch_is_named_by_its_first_row(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,17 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rowlock import Rowlock
 from rowlock.consumers import overview
-from rowlock.consumers.host import ConsumerHost
 from rowlock.consumers.row import from_text
-from rowlock.consumers.store import ConsumerStore
+from rowlock.consumers.source import ConsumerSource
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION
-from rowlock.errors import Fail, WorkerGone
+from rowlock.errors import Fail, RetryLater, WorkerGone
 from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
 from rowlock.stores.base import Retention, Store
 from rowlock.stores.sql.store import SqlStore
 from tests.consumers.beliefs import End, Held, Taken
-from tests.consumers.cells import Cell, StateCells, StatusCells
+from tests.consumers.cells import Cell, FlagCells, OwnMarkCells, StateCells, StatusCells
 from tests.consumers.chances import BUDGETS, KEYS, STEP, How
 from tests.consumers.lab import Lab
 from tests.stores.modelling import FINAL, LEASE, START, check
@@ -44,11 +43,12 @@ class ConsumerModel(RuleBasedStateMachine):
         emptied(self.store)
         table.delete()
         self.now = START
-        self.hosts: dict[str, ConsumerHost] = {}
-        self.stores: dict[str, ConsumerStore] = {}
+        self.sources: dict[str, ConsumerSource] = {}
+        self.stores: dict[str, SqlStore[Any]] = {}
         self.found_nothing: dict[str, bool] = {}  # lately, so that it may not look at all rows again
         self.cells: dict[int, Cell] = {}
         self.held: dict[Place, Held] = {}
+        self.failures: dict[Place, Any] = {}  # in rowlock's own table, with the mark that the row was given
         self.taken: list[Taken] = []
         self.highest = 0
         self.beats: dict[str, float] = {}
@@ -67,9 +67,9 @@ class ConsumerModel(RuleBasedStateMachine):
 
     def begin_anew(self, name: str) -> None:
         """As a process that has just started: it has taken no row yet, beyond which it would go on."""
-        self.hosts[name] = ConsumerHost(self.app, self.consumers[name])
-        self.stores[name] = cast("ConsumerStore", self.hosts[name].store)
-        self.stores[name]._table = self.looked_at[name]  # the statements are always the same
+        self.sources[name] = source = ConsumerSource(self.store.database, self.consumers[name])
+        source._table = self.looked_at[name]  # the statements are always the same
+        self.stores[name] = cast("SqlStore[Any]", self.store.over(source))
         self.found_nothing[name] = False
 
     @rule(step=STEP)
@@ -136,7 +136,7 @@ class ConsumerModel(RuleBasedStateMachine):
             assert len(batch) <= (consumer.batch or 1) and told == {(claim.failures, claim.isolate)}
             self.taken.append(Taken(name, claim, {key: numbers[key] for key in batch}))
             assert claim.claim == min(self.taken[-1].numbers.values())
-            assert (claim.taken, claim.claimed_by, claim.again) == (
+            assert (claim.taken, claim.claimed_by, claim.claimed_before) == (
                 self.now,
                 who,
                 bool({*batch} & {*returned}),
@@ -164,6 +164,8 @@ class ConsumerModel(RuleBasedStateMachine):
     def takeable(self, name: str, count: int, isolate: bool) -> tuple[list[int], list[int]]:
         """The rows that have to come back from an earlier attempt, and those that nobody has had yet."""
         due = [key for key in sorted(self.cells) if self.table.due(self.cells[key], name)]
+        if self.table.gives_up:
+            due = [key for key in due if (name, key) not in self.failures]
         back = [key for key in due if (name, key) in self.held and self.held[name, key].ready(self.now)]
         back.sort(key=lambda key: (self.held[name, key].run_at, self.held[name, key].claim))
         by_itself = [key for key in back if self.held[name, key].isolate]
@@ -209,8 +211,9 @@ class ConsumerModel(RuleBasedStateMachine):
                 self.held[taken.consumer, key].done = percent
 
     def finish(self, taken: Taken, end: End) -> None:
-        """All rows of the claim alike."""
-        holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
+        """All rows of the claim alike; who was declared dead gives none back."""
+        dead = end.ending is Ending.RELEASED and taken.claim.claimed_by in self.ended
+        holds, store = self.holding(taken) and not dead, cast("Store", self.stores[taken.consumer])
         values: dict[str, Any] = {"charge": end.charge, "error": end.error, "delay": end.delay}
         values["error_kind"] = "exception" if end.error else None
         result = json.dumps(end.result)
@@ -224,7 +227,7 @@ class ConsumerModel(RuleBasedStateMachine):
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
         events = {True: "fail", False: "raised"}
         told = [
-            ["error", "oh", events[one], False, None] if isinstance(one, bool) else ["ok", one]
+            ["error", "oh", events[one], False, None, False] if isinstance(one, bool) else ["ok", one]
             for one in answers
         ]
         assert ended(store, taken.claim, now=self.now, result=json.dumps(told)) is holds
@@ -246,12 +249,15 @@ class ConsumerModel(RuleBasedStateMachine):
     def finish_with_what_it_wrote(self, taken: Taken) -> None:
         """In the function's own transaction, which is undone if there is no row left to be marked."""
         holds, store = self.holding(taken), self.stores[taken.consumer]
-        markable = all(key in self.cells and self.table.markable(self.cells[key]) for key in taken.numbers)
+        markable = all(
+            key in self.cells and self.table.markable(self.cells[key], taken.consumer)
+            for key in taken.numbers
+        )
         with closing(self.store.transaction(None)) as tx:
             done = outcome(taken.claim, Ending.COMPLETED)
             try:
                 assert store.finish_on(tx.borrowed, taken.claim.claimed_by, done, None) is holds
-            except Fail:
+            except (Fail, RetryLater):  # a row alone, or one of a batch
                 assert holds and not markable
                 return
             tx.commit()
@@ -271,12 +277,22 @@ class ConsumerModel(RuleBasedStateMachine):
                 held.run_at = self.now
             return
         del self.held[name, key]
-        if key not in self.cells or not table.markable(cell):
+        if table.keeps_failures:
+            self.remember(name, key, held, reason)
+        if key not in self.cells or not table.markable(cell, name):
             return
         if held.state == "completed":
             self.cells[key] = table.done(cell, name, result)
         else:
             self.cells[key] = table.failed(cell, name, reason, held.failures)
+
+    def remember(self, name: str, key: int, held: Held, reason: str) -> None:
+        """Which rows have failed, whether they are there or not; success is the row's own affair."""
+        if held.state != "completed":
+            mark = self.table.failed({}, name, reason, held.failures)
+            self.failures[name, key] = mark.get(name) if mark else True
+        elif not self.table.gives_up:
+            self.failures.pop((name, key), None)
 
     def forget_if_untried(self, name: str, key: int) -> None:
         """What was given back and never failed is free again."""
@@ -383,14 +399,23 @@ class ConsumerModel(RuleBasedStateMachine):
             if consumer == name and held.state != "running"
             and not (key in self.cells and self.table.due(self.cells[key], name))
         ]  # fmt: skip
-        assert self.stores[name].prune(Retention(0.0, 0.0), 0, 100, now=self.now) == (len(idle), 0)
+        past = [place for place in self.failures if place[0] == name and not self.has_failed(*place)]
+        forgotten = len(idle) + len(past)
+        assert self.stores[name].prune(Retention(0.0, 0.0), 0, 100, now=self.now) == (forgotten, 0)
         for place in idle:
             del self.held[place]
+        for place in past:
+            del self.failures[place]
+
+    def has_failed(self, name: str, key: int) -> bool:
+        kept = self.failures.get((name, key))
+        return key in self.cells and self.table.has_failed(self.cells[key], name, kept)
 
     def retry_failed(self, name: str) -> None:
         """An operator's word: whatever has failed is due again."""
-        failed = [key for key, cell in self.cells.items() if self.table.has_failed(cell, name)]
-        assert overview.retry_failed(self.hosts[name]) == len(failed)
+        failed = [key for key in self.cells if self.has_failed(name, key)]
+        assert overview.retry_failed(self.sources[name]) == len(failed)
+        self.failures = {place: mark for place, mark in self.failures.items() if place[0] != name}
         for key in failed:
             self.cells[key] = self.table.cleared(self.cells[key], name)
 
@@ -410,24 +435,33 @@ class ConsumerModel(RuleBasedStateMachine):
     def the_table_and_the_claims_agree(self) -> None:
         assert self.table.read() == self.cells
         assert self.told() == {place: held.row for place, held in self.held.items()}
+        kept = self.lab.execute(f"SELECT consumer, row_key FROM {self.lab.prefix}rowlock_consumer_failures")
+        assert {(name, int(key)) for name, key in kept} == {*self.failures}
 
 
-FORMS: dict[str, type[StateCells]] = {"state": StateCells, "status": StatusCells}
+FORMS: dict[str, type[StateCells]] = {
+    "state": StateCells,
+    "own marks": OwnMarkCells,
+    "status": StatusCells,
+    "flag": FlagCells,
+}
 
 
 def run_model(lab: Lab, form: str, examples: int) -> None:
     table, app = FORMS[form](lab), lab.app()
     looked_at: dict[str, Table] = {}
     for name in table.consumers:
-        looked_at[name] = Table(cast("SqlStore", app.store), table.consumer(name, 1, None))
-        looked_at[name].create_indexes()
+        looked_at[name] = Table(app.store.database, table.consumer(name, 1, None))
+        looked_at[name].indexes.create()
     check(lambda: ConsumerModel(lab, app, table, looked_at), examples)
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
 @pytest.mark.timeout(400)  # a failure is made small before it is shown
 @pytest.mark.parametrize("form", FORMS)
 def test_both_stores_do_what_the_model_does(lab: Lab, form: str) -> None:
-    run_model(lab, form, examples=50 if lab.is_sqlite else 18)
+    examples = 12 if lab.is_sqlite else 6  # always the same: `make chaos` tries more, and others
+    run_model(lab, form, examples // 2 if FORMS[form].keeps_failures else examples)
 
 
 @pytest.mark.chaos

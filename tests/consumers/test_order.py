@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import Rowlock
+from rowlock import ConfigurationError, Rowlock
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
@@ -80,10 +80,22 @@ def test_what_comes_in_before_the_last_row_is_found_by_the_next_sweep(tasks: Lab
     one = ClaimRequest(count=1, strategy="FIFO")
     assert [store.exchange(worker, request=one).claims[0].row for _ in range(3)] == ["6", "3", "5"]
     add(tasks, {7: (9, 1.0), 8: (5, 20.0)})
-    store.claiming.sweep_at = float("inf")
+    store.source.claiming.sweep_at = float("inf")
     assert [store.exchange(worker, request=one).claims[0].row for _ in range(2)] == ["8", "2"]
-    store.claiming.sweep_at = 0.0
+    store.source.claiming.sweep_at = 0.0
     assert [store.exchange(worker, request=one).claims[0].row for _ in range(2)] == ["7", "4"]
+
+
+def test_a_worker_can_be_made_for_the_order_backwards(tasks: Lab) -> None:
+    seen: list[str] = []
+    app = make(tasks)
+    app.consumer("batdetect", table=tasks.table, state="analysis_state", order_by="priority DESC, time")(
+        lambda recording: seen.append(str(recording.id))
+    )
+    app.consume("batdetect", until_empty=True, concurrency=1, strategy="LIFO")
+    assert seen == BY_PRIORITY[::-1]
+    with pytest.raises(ConfigurationError, match="PRIORITY does not apply to a consumer"):
+        app.consuming("batdetect", strategy="PRIORITY")
 
 
 def test_the_strategy_of_the_queue_goes_before_the_workers(tasks: Lab) -> None:
@@ -107,7 +119,7 @@ def test_a_worker_changes_its_order_while_it_runs(tasks: Lab) -> None:
 
     app.consumer("birdnet", table=tasks.table, state="analysis_state", order_by="priority DESC, time")(note)
     with app.consuming("birdnet", concurrency=1).background() as worker:
-        eventually(lambda: worker.poller.polls_empty > 0)
+        eventually(lambda: worker.polls.empty > 0)
         worker.strategy = "LIFO"
         app.resume("consumer:birdnet")
         eventually(lambda: len(seen) == len(BY_PRIORITY))
@@ -120,7 +132,7 @@ def test_one_index_serves_both_directions(tasks: Lab, name: str, backwards: str)
     tasks.fill(100, 3000)
     tasks.execute(f"UPDATE {tasks.table} SET priority = id - 7 * (id / 7), analysis_state = ?", (DONE,))
     store = store_of(make(tasks), "birdnet")
-    store.table.create_indexes()
+    store.source.table.indexes.create()
     found = plan(tasks, store, name + backwards)
     assert "rowlock_birdnet_due" in found
     assert not re.search(r"SCAN recordings(?! USING INDEX)|Seq Scan on recordings|Sort|TEMP B-TREE", found), (

@@ -41,7 +41,7 @@ def make(lab: Lab, form: str) -> tuple[Rowlock, str]:
 def test_due_in_flight_done_and_failed_are_told(lab: Lab, form: str, indexed: bool) -> None:
     app, table = make(lab, form)
     if indexed:
-        overview.create_indexes(app.consumer_host("birdnet"))
+        app.consumer_source("birdnet").table.indexes.create()
     store = store_of(app, "birdnet")
     worker = register(app.store, "w")
     store.exchange(worker, request=ClaimRequest(count=2))
@@ -59,7 +59,7 @@ def test_due_in_flight_done_and_failed_are_told(lab: Lab, form: str, indexed: bo
     (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.in_flight, found.done, found.failed) == (0, 0, 4, 1)
     assert found.oldest_due is None
-    assert overview.retry_failed(app.consumer_host("birdnet")) == 1
+    assert overview.retry_failed(app.consumer_source("birdnet")) == 1
     (found,) = insights.consumers(app, exact=True)
     assert (found.due, found.done, found.failed) == (1, 4, 0)
 

@@ -49,12 +49,12 @@ def stand(app: Rowlock) -> tuple[int, int, int]:
 def test_a_row_out_of_attempts_gets_the_users_own_mark(lab: Lab, failed: Any, mark: Any) -> None:
     lab.create(3)
     app = make(lab, failed)
-    store_of(app, "birdnet").table.create_indexes()
+    store_of(app, "birdnet").source.table.indexes.create()
     app.consume("birdnet", until_empty=True)
     assert lab.marks("birdnet") == {1: True, 2: mark, 3: True}
     assert stand(app) == (0, 2, 1)
     assert store_of(app, "birdnet").prune(0, 0, 10) == (0, 0)  # type: ignore[arg-type]
-    assert overview.retry_failed(app.consumer_host("birdnet")) == 1
+    assert overview.retry_failed(app.consumer_source("birdnet")) == 1
     assert lab.marks("birdnet")[2] is None
     assert stand(app) == (1, 2, 0)
 
@@ -79,7 +79,7 @@ def test_words_that_others_wrote_count_as_done(lab: Lab) -> None:
     app.consume("birdnet", until_empty=True)
     lab.set_state(2, '{"birdnet": "failed_file_missing"}')
     assert stand(app) == (0, 2, 0)
-    assert overview.retry_failed(app.consumer_host("birdnet")) == 0
+    assert overview.retry_failed(app.consumer_source("birdnet")) == 0
     assert lab.marks("birdnet")[2] == "failed_file_missing"
 
 
@@ -102,7 +102,7 @@ def test_rows_are_claimed_only_while_the_users_switch_is_on(lab: Lab) -> None:
     app.consumer("birdnet", table=lab.table, state="analysis_state", when=lambda: on[0])(fails_on_two)
     assert app.consume("birdnet", until_empty=True).completed == 0
     with app.consuming("birdnet").background() as worker:
-        eventually(lambda: worker.poller.polls_empty > 2)
+        eventually(lambda: worker.polls.empty > 2)
         assert lab.marks("birdnet") == {1: None, 2: None}
         on[0] = True
         eventually(lambda: lab.marks("birdnet")[1] is True)

@@ -12,15 +12,20 @@ from tests.eventually import eventually
 from tests.stores.steps import worker as register
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-def test_a_consumer_claims_nothing_until_the_time_is_over(lab: Lab, batch: int | None) -> None:
+@pytest.mark.parametrize("batch", [None, 2, "for one row"])
+def test_a_consumer_claims_nothing_until_the_time_is_over(lab: Lab, batch: int | str | None) -> None:
     lab.create(3)
     app, seen = lab.app(), []
 
-    @app.consumer("upload", table=lab.table, state="analysis_state", batch=batch)
-    def upload(ctx: JobContext, recording: object) -> None:
+    away = RetryLater(300, "the other side is away", pause=True)
+    rows = 2 if batch == "for one row" else batch
+
+    @app.consumer("upload", table=lab.table, state="analysis_state", batch=rows)
+    def upload(ctx: JobContext, recording: object) -> list[RetryLater | None]:
         seen.append(ctx.attempt)
-        raise RetryLater(300, "the other side is away", pause=True)
+        if batch == "for one row":
+            return [None, away]
+        raise away
 
     app.consume("upload", until_empty=True, concurrency=1)
     assert seen == [1]
@@ -38,7 +43,7 @@ def test_a_consumer_claims_nothing_until_the_time_is_over(lab: Lab, batch: int |
 
 def test_an_idle_wait_ends_with_the_pause(lab: Lab) -> None:
     lab.create(2)
-    app, seen = lab.app(poll_interval=30), []
+    app, seen = lab.app(poll_interval=600), []
 
     @app.consumer("upload", table=lab.table, state="analysis_state")
     def upload(recording: Row) -> None:
@@ -49,3 +54,17 @@ def test_an_idle_wait_ends_with_the_pause(lab: Lab) -> None:
     with app.consuming("upload", concurrency=1).background():
         eventually(lambda: lab.marks("upload") == {1: True, 2: True})
     assert seen[0] == 1 and sorted(seen) == [1, 1, 2]
+
+
+def test_batches_that_were_claimed_ahead_go_back_when_a_row_asks_for_a_pause(lab: Lab) -> None:
+    lab.create(400)
+    app, seen = lab.app(), []
+
+    @app.consumer("upload", table=lab.table, state="analysis_state", batch=2)
+    def upload(recordings: list[Row]) -> list[RetryLater | None]:
+        seen.append(recordings)
+        return [RetryLater(300, pause=True) if len(seen) == 30 else None, None]
+
+    app.consume("upload", until_empty=True, concurrency=1)
+    assert len(seen) == 30
+    assert [mark for mark in lab.marks("upload").values() if mark] == [True] * 59

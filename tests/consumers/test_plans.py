@@ -6,10 +6,11 @@ import re
 import time
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 from rowlock.consumers.row import Row
-from rowlock.job import ClaimRequest
+from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.base import Store
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
@@ -27,7 +28,6 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         "worker": "w",
         "count": 4,
         "charge": 1,
-        "asked": 0,
         "queue": "birdnet",
         "mark_a": "5",
         "mark_b": "5",
@@ -38,14 +38,15 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         "mono": 0.0,
         "isolate_least": 0,
         "isolate_most": 60,
+        "ids": "[1, 2]",
     }
-    statement = store.table.statements[name]
+    statement = store.source.table.statements[name]
     if lab.is_sqlite:
         connection = lab.connect()
         rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
         connection.close()
         return "\n".join(str(row[-1]) for row in rows)
-    with store.underlying.reading() as session:  # with the settings of the store's own connections
+    with store.database.read() as session:  # with the settings of the store's own connections
         rows = session.link.cursor.execute(f"EXPLAIN {statement}", values).fetchall()
     return "\n".join(row[0] for row in rows)
 
@@ -59,7 +60,7 @@ def test_a_claim_reads_the_index_of_what_is_due(lab: Lab, name: str, where: str 
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time", where=where)(work)
     store = store_of(app, "birdnet")
-    store.table.create_indexes()
+    store.source.table.indexes.create()
     found = plan(lab, store, name)
     assert "rowlock_birdnet_due" in found
     assert not re.search(r"SCAN recordings(?! USING INDEX)|Seq Scan on recordings|Sort|TEMP B-TREE", found), (
@@ -73,11 +74,37 @@ def test_a_claim_reads_the_index_of_what_is_due(lab: Lab, name: str, where: str 
     assert [claim.unique_key for claim in claims] == [str(n) for n in range(2991, 3001)]
 
 
+@pytest.mark.parametrize("lab", ["postgres"], indirect=True)  # SQLite goes by the key anyway
+def test_an_exchange_of_many_rows_takes_six_round_trips_and_finds_its_claims_by_their_numbers(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create(2000)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", order_by="time")(work)
+    store = store_of(app, "birdnet")
+    store.source.table.indexes.create()
+    who = register(app.store, "w")
+    claims = store.exchange(who, request=ClaimRequest(count=1500)).claims
+    found = plan(lab, store, "end_claims")
+    assert "rowlock_consumer_claims_pkey" in found and "rowlock_consumer_claims_held" not in found, found
+    asked: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def counted(cursor: Any, statement: Any, *given: Any, **named: Any) -> Any:
+        asked.append(str(statement))
+        return execute(cursor, statement, *given, **named)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    done = [claim.ended(Ending.COMPLETED) for claim in claims[:100]]
+    assert len(store.exchange(who, done, ClaimRequest(count=100)).claims) == 100
+    assert len(asked) == 6, asked  # begin, end and mark 100, look, take 100, commit
+
+
 def test_an_index_that_was_made_for_another_condition_is_not_insisted_on(lab: Lab) -> None:
     lab.create(5)
     app = lab.app()
     app.consumer("birdnet", table=lab.table, state="analysis_state", where="id > 3")(work)
-    store_of(app, "birdnet").table.create_indexes()
+    store_of(app, "birdnet").source.table.indexes.create()
     other = lab.app()
     other.consumer("birdnet", table=lab.table, state="analysis_state", where="id > 2")(work)
     assert other.consume("birdnet", until_empty=True).completed == 3

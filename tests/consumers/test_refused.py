@@ -124,7 +124,7 @@ def test_rows_that_failed_can_be_retried_though_their_error_may_not_be_null(lab:
     desk = Desk(lab, app, "error TEXT NOT NULL DEFAULT ''")
     desk.add(1)
     desk.consume(fails)
-    assert retry_failed(app.consumer_host("desk")) == 1
+    assert retry_failed(app.consumer_source("desk")) == 1
     assert desk.rows() == {1: ("pending", "")}
 
 
@@ -212,9 +212,9 @@ def test_one_row_of_a_batch_is_refused_and_the_others_have_their_answers(lab: La
     store = store_of(app, "levels")
     who = register(app.store)
     (claim,) = store.exchange(who, request=ClaimRequest(count=1)).claims
-    answers = '[["ok",[1]],["ok",[2]],["error","no file","fail",false,null],["ok",[4]]]'
+    answers = '[["ok",[1]],["ok",[2]],["error","no file","fail",false,null,false],["ok",[4]]]'
     got = store.exchange(who, [claim.ended(Ending.COMPLETED, result=answers)])
-    assert (got.lost, got.refused, got.unwritten) == ([], [], [])
+    assert (got.lost, got.refused, got.unwritable) == ([], [], [])
     marks = lab.marks("levels")
     assert (marks[1], marks[4]) == ([1], [4])
     assert marks[3] == {"failed": "no file", "attempts": 1}
@@ -270,7 +270,7 @@ def test_a_row_that_cannot_even_be_taken_is_known_and_holds_up_nobody(
     desk.declare(nothing)
     store, who = store_of(app, "desk"), register(app.store)
     got = store.exchange(who, request=ClaimRequest(count=4))
-    assert [claim.unique_key for claim in got.claims] == ["1", "3", "4"] and len(got.unwritten) == 1
+    assert [claim.unique_key for claim in got.claims] == ["1", "3", "4"] and len(got.unwritable) == 1
     got = store.exchange(who, completed(got.claims), ClaimRequest(count=4))
     assert [claim.unique_key for claim in got.claims] == ["5", "6", "7"]
     store.exchange(who, completed(got.claims))
@@ -292,7 +292,7 @@ def test_what_one_worker_cannot_write_does_not_keep_another_from_ending(lab: Lab
     app.consumer("birdnet", table=lab.table, state="analysis_state")(nothing)
     store, who = store_of(app, "birdnet"), register(app.store)
     (claim,) = store.exchange(who, request=ClaimRequest(count=1)).claims
-    assert store.exchange(who, completed([claim])).unwritten == [(claim.id, claim.claim)]
+    assert store.exchange(who, completed([claim])).unwritable == [(claim.id, claim.claim)]
     assert app.consume("birdnet", until_empty=True).completed == 1
 
 

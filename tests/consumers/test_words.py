@@ -44,7 +44,7 @@ def look(lab: Lab, kind: str, words: Words) -> None:
     app = lab.app()
     status = Status("status", due=due, running=running, done=done, failed=failed)
     app.consumer("video", table=f"{lab.prefix}jobs", status=status)(work)
-    store_of(app, "video").table  # noqa: B018 - looks at the user's table
+    store_of(app, "video").source.table  # noqa: B018 - looks at the user's table
     assert lab.execute(f"SELECT count(*) FROM {lab.prefix}jobs") == [(0,)]
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import rowlock
 from rowlock import Rowlock
 
@@ -18,23 +20,36 @@ SOURCE = Path(rowlock.__file__).parent
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 STEP = re.compile(r"^\| .+ \| `([\w/]+\.py):(\w+)` \|$", re.MULTILINE)
-FILE = re.compile(r"`((?:[\w]+/)*[\w]+(?:\.py|/))`")
+FOLDERS = (SOURCE, SOURCE / "stores", SOURCE / "stores" / "sql", SOURCE / "stores" / "postgres")
+POSTGRESQL = "### The same on PostgreSQL\n"
+FILE = re.compile(r"`((?:[\w]+/)*[\w]+(?:\.py|\.sql|/))`")
+
+
+def steps_on(store: str) -> list[tuple[str, str]]:
+    """The steps that the page names for a job on this store: (file, function)."""
+    sqlite, postgresql = PAGE.read_text(encoding="utf-8").split(POSTGRESQL)
+    return STEP.findall(sqlite if store == "sqlite" else postgresql)
 
 
 def test_every_file_and_function_on_the_map_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    steps = STEP.findall(text)
-    assert 10 <= len(steps) <= 15
-    for file, function in steps:
-        tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
-        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        assert function in names, f"{file} has no {function}"
+    assert 10 <= len(steps_on("sqlite")) <= 15 and len(steps_on("postgresql")) >= 4
+    for steps in (steps_on("sqlite"), steps_on("postgresql")):
+        assert len({file for file, _ in steps}) == len(steps), "a file is entered twice"
+        for file, function in steps:
+            tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+            names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert function in names, f"{file} has no {function}"
     for name in FILE.findall(text):
-        assert any((folder / name).exists() for folder in (SOURCE, SOURCE / "stores", ROOT)), name
+        assert any((folder / name).exists() for folder in (*FOLDERS, ROOT)), name
 
 
-def test_a_job_passes_the_steps_in_their_order(tmp_path: Path) -> None:
-    steps = STEP.findall(PAGE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_job_passes_the_steps_in_their_order(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db" if store == "sqlite" else request.getfixturevalue("postgres_queue")
+    steps = steps_on(store)
     wanted = {(str(SOURCE / file), function): (file, function) for file, function in steps}
     seen: list[tuple[str, str]] = []
 
@@ -43,7 +58,7 @@ def test_a_job_passes_the_steps_in_their_order(tmp_path: Path) -> None:
         if event == "call" and key in wanted:
             seen.append(wanted[key])
 
-    with closing(Rowlock(f"sqlite:///{tmp_path}/jobs.db")) as app:
+    with closing(Rowlock(url)) as app:
 
         @app.task
         def add(a: int, b: int) -> int:
@@ -58,7 +73,7 @@ def test_a_job_passes_the_steps_in_their_order(tmp_path: Path) -> None:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
-        assert app.result(job, timeout=10) == 3
+        assert app.result(job, timeout=30) == 3
     rest = iter(seen)
     missing = [step for step in steps if step not in rest]
     assert missing == [], f"not passed in this order: {missing[0]}; seen: {seen}"

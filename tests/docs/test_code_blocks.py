@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import play, read_blocks
+from tests.servers.postgres import plain_names
 
 ROOT = Path(__file__).parents[2]
-NEED_POSTGRES = {"docs/postgresql.md"}  # their readers have set ROWLOCK_DATABASE_URL to an empty schema
+# Their readers have set ROWLOCK_DATABASE_URL to an empty schema.
+NEED_POSTGRES = {"docs/postgresql.md", "docs/moving-a-poller.md"}
+NEED_REDIS = {"docs/relay.md"}  # and REDIS_URL
 
 
 def pages() -> list[str]:
@@ -27,6 +30,9 @@ def test_the_code_blocks_run_as_the_page_says(
 ) -> None:
     settings = {}
     if page in NEED_POSTGRES:
-        settings["ROWLOCK_DATABASE_URL"] = request.getfixturevalue("postgres_schema")
+        # By plain names: the tables of the pages' readers are where rowlock's are.
+        settings["ROWLOCK_DATABASE_URL"] = plain_names(request.getfixturevalue("postgres_schema"))
+    if page in NEED_REDIS:
+        settings["REDIS_URL"] = request.getfixturevalue("redis").url
     for block in read_blocks((ROOT / page).read_text(encoding="utf-8"), page):
         play(block, tmp_path, settings)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import psycopg
 import pytest
 from examples.birdsong.sounds import BIRDS, scene
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.examples.running import run_example
 
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.chaos)])
@@ -25,8 +23,7 @@ def test_every_recording_is_analysed_once_by_both_and_only_what_a_tier_may_delet
     if database == "postgresql":
         url = request.getfixturevalue("own_postgres").url
         more, connect = ["--url", url], lambda: psycopg.connect(url)
-    command = [sys.executable, "-m", "examples.birdsong", str(tmp_path), *more]
-    ran = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    ran = run_example("birdsong", tmp_path, *more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     with closing(connect()) as db:
 

@@ -24,6 +24,7 @@ from rowlock import ClaimLost, JobContext
 from tests.eventually import eventually
 from tests.execution.bench import Bench
 from tests.execution.test_transaction import alchemy_url, named_insert
+from tests.freezing import frozen_outside_of_transactions
 from tests.stores.test_user_connection import Place, django
 
 
@@ -79,7 +80,7 @@ def test_what_was_saved_stays_when_the_run_fails_afterwards(bench: Bench) -> Non
     assert bench.app.job(job.id).state == "failed"
 
 
-def test_a_late_checkpoint_writes_nothing(bench: Bench) -> None:
+def test_a_late_checkpoint_writes_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     lost: list[BaseException] = []
 
     @bench.app.task
@@ -106,6 +107,7 @@ def test_a_late_checkpoint_writes_nothing(bench: Bench) -> None:
     job = write.enqueue()
     tally = bench.work()
     assert len(lost) == 1 and f"job {job.id}" in str(lost[0])
+    assert f"job {job.id} (write) was given back: its claim was lost" in caplog.messages
     assert bench.words() == ["claim 1, first", "claim 2, first", "claim 2, second"]
     assert (tally.completed, tally.lost) == (2, 1)
     assert [bench.app.result(one.id) for one in bench.app.jobs() if one.task == "child"] == [2]
@@ -259,7 +261,9 @@ def test_a_session_that_the_task_commits_inside_of_the_block_is_noticed(
 
     job = write.enqueue()
     bench.work()
-    assert "committed, rolled back or closed" in (bench.app.job(job.id).error or "")
+    error = bench.app.job(job.id).error or ""
+    assert "committed, rolled back or closed before the checkpoint's block had ended" in error
+    assert "with SessionLocal() as db, ctx.checkpoint(db):" in error
 
 
 def test_an_async_session_is_committed_on_the_way(bench: Bench) -> None:
@@ -378,7 +382,8 @@ def test_a_worker_that_was_frozen_saves_nothing_more(
     frozen = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         eventually((tmp_path / "saved").exists, 30)
-        frozen.send_signal(signal.SIGSTOP)
+        url = bench.app.settings.database_url
+        eventually(lambda: frozen_outside_of_transactions(frozen, url), 30)
         (tmp_path / "go").touch()
         with closing(module.app) as app:
             eventually(lambda: app.worker(concurrency=1).run(until_empty=True).completed == 1, 30)

@@ -30,7 +30,7 @@ class Model:
             self.users += 1
             self.most_users = max(self.most_users, self.users)
         if together is not None:
-            together.wait(10)
+            together.wait(30)
         with self._lock:
             self.users -= 1
         return self.uses

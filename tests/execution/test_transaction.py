@@ -29,6 +29,7 @@ from rowlock.stores.sqlite import transaction as sqlite_transaction
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
 from tests.execution.bench import Bench
+from tests.forks import end_child
 from tests.servers.postgres import schema_url
 from tests.servers.proxy import Proxy
 from tests.stores.test_user_connection import Place, django
@@ -143,7 +144,7 @@ def test_a_result_that_is_too_large_undoes_the_rows(bench: Bench) -> None:
     def write(ctx: JobContext) -> str:
         with ctx.transaction() as tx:
             tx.execute(bench.insert, ("a",))
-        return "x" * (bench.app.max_payload_bytes + 1)
+        return "x" * (bench.app.settings.max_payload_bytes + 1)
 
     job = write.enqueue()
     bench.work()
@@ -348,7 +349,7 @@ def test_enqueuing_in_an_async_tasks_transaction_leaves_the_event_loop_alone(ben
             inside.set()
             await asyncio.sleep(0.2)  # the other one waits by now
 
-    @bench.app.task(retry=False, timeout=20)
+    @bench.app.task(retry=False, timeout=100)
     async def second(ctx: JobContext) -> None:
         await inside.wait()
         async with ctx.transaction():
@@ -365,7 +366,7 @@ def test_an_async_task_may_fork_while_transactions_of_others_are_open(on_sqlite:
         async with ctx.transaction() as tx:
             await tx.execute(on_sqlite.insert, (str(n),))
             if (child := os.fork()) == 0:
-                os._exit(0)
+                end_child(0)
             os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
 
     write.enqueue_many([(n,) for n in range(4)])
@@ -529,7 +530,7 @@ asyncio.run_coroutine_threadsafe(settle(), loop)
 began.wait()
 future.cancel()
 """
-    ended = subprocess.run([sys.executable, "-c", script], check=True, timeout=30, stdout=subprocess.PIPE)
+    ended = subprocess.run([sys.executable, "-c", script], check=True, timeout=100, stdout=subprocess.PIPE)
     assert ended.stdout.split() == [b"True"]
 
 
@@ -612,7 +613,7 @@ def test_a_connection_lost_at_commit_is_looked_up(on_postgres: Bench, fault: str
             with ctx.transaction() as tx:
                 tx.execute(on_postgres.insert, (f"attempt {ctx.attempt}",))
             if ctx.attempt == 1:
-                getattr(proxy, fault)()
+                getattr(proxy, fault)(after=on_postgres.table)
             return "done"
 
         job = write.enqueue()
@@ -777,6 +778,26 @@ def test_a_session_that_ends_too_early_fails_its_job_once(
     assert "    with SessionLocal() as db, ctx.transaction(db):\n        db.add(" in (found.error or "")
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_commit_of_a_psycopg_connections_block_is_refused(on_postgres: Bench, asynchronous: bool) -> None:
+    """Else the rows would be there, and the job failed."""
+    url = on_postgres.app.settings.database_url.partition("?")[0]
+
+    def write(ctx: JobContext) -> None:
+        with psycopg.connect(url) as connection, ctx.transaction(connection):
+            connection.execute(on_postgres.insert, ("a",))
+
+    async def awrite(ctx: JobContext) -> None:
+        async with await psycopg.AsyncConnection.connect(url) as connection, ctx.transaction(connection):
+            await connection.execute(on_postgres.insert, ("a",))
+
+    job = on_postgres.app.task(awrite if asynchronous else write).enqueue()
+    on_postgres.work()
+    found = on_postgres.app.job(job.id)
+    assert (found.state, found.claim, on_postgres.words()) == ("failed", 1, [])
+    assert "    with ctx.transaction() as tx:\n        tx.execute(" in (found.error or "")
+
+
 def test_a_lost_claim_undoes_what_was_written_on_a_session(on_postgres: Bench) -> None:
     engine = sqlalchemy.create_engine(alchemy_url(on_postgres), poolclass=NullPool)
 
@@ -906,9 +927,9 @@ def test_a_run_that_was_given_up_lets_go_of_the_write_lock(on_sqlite: Bench) -> 
             released.wait(timeout=60)
 
     job = hang.enqueue()
-    worker = Worker(on_sqlite.app, concurrency=1, timeout_grace=0.1)
+    worker = Worker(on_sqlite.app, on_sqlite.app.workload(), concurrency=1, timeout_grace=0.1)
     with worker.background():
-        eventually(lambda: on_sqlite.app.job(job.id).state == "failed", 20, "the lock was never let go")
+        eventually(lambda: on_sqlite.app.job(job.id).state == "failed", 50, "the lock was never let go")
         released.set()
     assert on_sqlite.words() == []
 
@@ -963,18 +984,18 @@ def test_on_sqlite_a_task_waits_for_the_write_lock_longer_than_the_store(tmp_pat
         @app.task
         def write(ctx: JobContext) -> str:
             computed.set()
-            assert locked.wait(10)
+            assert locked.wait(30)
             with ctx.transaction() as tx:
                 tx.execute("CREATE TABLE note (word TEXT)")
             return "done"
 
         job = write.enqueue()
         with app.worker(concurrency=1).background(), closing(sqlite3.connect(file)) as other:
-            assert computed.wait(10)
+            assert computed.wait(30)
             other.execute("BEGIN IMMEDIATE")
             locked.set()
             patience_of_the_store_is_over = time.monotonic() + 0.5
             eventually(lambda: time.monotonic() > patience_of_the_store_is_over)
             other.rollback()
-            assert app.result(job.id, timeout=20) == "done"
+            assert app.result(job.id, timeout=60) == "done"
         assert (app.job(job.id).claim, app.job(job.id).failures) == (1, 0)

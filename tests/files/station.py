@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
-from rowlock import Rowlock
+from tests.user_database import UserDatabase
 
 SQLITE = {
     "id": "INTEGER PRIMARY KEY",
@@ -30,42 +25,14 @@ POSTGRES = {
 LONG_AGO = 1_000_000_000.0
 
 
-class Station:
+class Station(UserDatabase):
     """The database and the folder as their owner sees them."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self.url = url
-        self.is_sqlite = url.startswith("sqlite")
+        super().__init__(url)
         self.types = SQLITE if self.is_sqlite else POSTGRES
-        self.prefix = ""
-        if not self.is_sqlite:
-            found = re.search(r"[?&]schema=(\w+)", url)
-            assert found is not None
-            self.prefix = f"{found[1]}."
-        self._connection: Any = self.connect()
-        self._apps: list[Rowlock] = []
         self.folder = folder
         folder.mkdir()
-
-    def connect(self) -> Any:
-        if self.is_sqlite:
-            path = self.url.removeprefix("sqlite:///")
-            return sqlite3.connect(path, isolation_level=None, timeout=20, check_same_thread=False)
-        return psycopg.connect(re.sub(r"[?&]schema=\w+", "", self.url), autocommit=True)
-
-    @property
-    def table(self) -> str:
-        return f"{self.prefix}recordings"
-
-    def app(self, **chosen: Any) -> Rowlock:
-        made = Rowlock(self.url, **{"poll_interval": 0.05, **chosen})
-        self._apps.append(made)
-        return made
-
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        marked = statement if self.is_sqlite else statement.replace("?", "%s")
-        cursor = self._connection.execute(marked, values)
-        return list(cursor.fetchall()) if cursor.description else []
 
     def create(self, unique: bool = True) -> None:
         """The table of recordings; the one with the number n was made n seconds after long ago."""
@@ -128,8 +95,7 @@ class Station:
         return dict(self.execute(f"SELECT path, state FROM {self.prefix}rowlock_files"))
 
     def close(self) -> None:
-        for app in self._apps:
-            app.close()
+        self.close_apps()
         if not self.is_sqlite:  # the schema is used again by the next test
             schema = self.prefix.rstrip(".")
             mine = self.execute(
@@ -138,4 +104,4 @@ class Station:
             )
             for (name,) in mine:
                 self.execute(f'DROP TABLE {self.prefix}"{name}"')
-        self._connection.close()
+        super().close()

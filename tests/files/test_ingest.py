@@ -177,7 +177,8 @@ def test_a_function_that_raises_is_logged_once_tried_again_later_and_blocks_nobo
     made = declared(station, row=row)
     report = made.run_once(now=now)
     assert report.ingested == ["good.wav"] and "no header" in report.failed[0].why
-    assert made.run_once(now=now + 10).failed == [] and len(calls) == 1
+    again = made.run_once(now=now + 10)
+    assert (again.failed, again.later) == ([], ["bad.wav"]) and len(calls) == 1
     assert len(made.run_once(now=now + 31).failed) == 1
     assert made.run_once(now=now + 61).failed == [] and len(calls) == 2  # the pause has doubled
     assert len([one for one in caplog.records if "no header" in one.getMessage()]) == 1
@@ -185,6 +186,14 @@ def test_a_function_that_raises_is_logged_once_tried_again_later_and_blocks_nobo
     station.write("bad.wav", b"mended by hand")
     made.run_once(now=now + 62)
     assert len(calls) == 3
+
+
+def test_a_clock_that_was_moved_back_makes_no_pause_longer(sqlite_station: Station) -> None:
+    sqlite_station.create()
+    sqlite_station.write("bad.wav", age=86_400 * 60)
+    made = declared(sqlite_station, row=lambda path: {"no_such_column": 1})
+    assert len(made.run_once().failed) == 1
+    assert len(made.run_once(now=time.time() - 86_400 * 30).failed) == 1
 
 
 def test_a_row_that_the_database_refuses_spares_the_others(station: Station) -> None:
@@ -345,7 +354,7 @@ def serving(made: Ingest) -> Iterator[threading.Thread]:
         yield thread
     finally:
         made.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -354,7 +363,7 @@ def test_a_slow_writer_is_ingested_once_and_whole(sqlite_station: Station) -> No
     station.create()
     sizes = []
     made = declared(
-        station, settle=0.4, interval=0.2, row=lambda path: sizes.append(path.stat().st_size) or {}
+        station, settle=60.0, interval=0.1, row=lambda path: sizes.append(path.stat().st_size) or {}
     )
     with serving(made):
         with (station.folder / "slow.wav").open("wb") as file:
@@ -362,6 +371,7 @@ def test_a_slow_writer_is_ingested_once_and_whole(sqlite_station: Station) -> No
                 file.write(b"x" * 1_000)
                 file.flush()
                 threading.Event().wait(0.1)
+        station.touch("slow.wav", age=61.0)  # as if it had stood still for so long
         eventually(lambda: station.column("file_raw"))
     assert sizes == [8_000] and station.column("file_raw") == ["slow.wav"]
 

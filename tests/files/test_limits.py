@@ -34,7 +34,7 @@ def test_free_space_is_a_share_of_the_disk_or_a_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "%", "0%", "101%", "-5%", "20 percent", "MB", "5XB", 0, -1, True, None, "1e9", "30d"]
+    "given", ["", "%", "0%", "101%", "-5%", "20 percent", "20", "MB", "5XB", 0, -1, True, None, "1e9", "30d"]
 )
 def test_free_space_that_does_not_parse_is_refused_with_the_forms_that_do(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r'min_free=.*"20%" or "500MB"'):

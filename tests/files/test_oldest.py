@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError
-from rowlock.files import delete_oldest, oldest
-from rowlock.files.space import Space
+from rowlock.files import delete_oldest, disk
+from rowlock.files.disk import Space
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def left(place: Path) -> list[str]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, free: Any) -> None:
-    monkeypatch.setattr(oldest, "space", lambda folder: Space(100_000, free() if callable(free) else free))
+    monkeypatch.setattr(disk, "space", lambda folder: Space(100_000, free() if callable(free) else free))
 
 
 def test_the_oldest_go_until_enough_is_free(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

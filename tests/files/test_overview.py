@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rowlock import Rowlock, insights
-from rowlock.files import janitor as janitor_module
-from rowlock.files import overview
-from rowlock.files.space import Space
+from rowlock import Rowlock
+from rowlock.files import disk, overview
+from rowlock.files.disk import Space
 from rowlock.insights import Finding
 from tests.files.station import Station
 
@@ -38,7 +37,7 @@ def test_a_healthy_station_is_called_healthy(here: Station) -> None:
     app.ingest("microphones", **common(here, row=lambda path: {"time": 1.0})).run_once()
     app.janitor("old", **common(here, order_by="time", max_age="1d", deleted="local_deleted")).run_once()
     assert {one.level for one in overview.findings(app)} == {"ok"}
-    ingest, janitor = insights.file_services(app)
+    ingest, janitor = app.ingests["microphones"].record(), app.janitors["old"].record()
     assert (ingest.kind, ingest.done, janitor.kind, janitor.done) == ("ingest", 1, "janitor", 1)
     assert janitor.free is not None and janitor.bytes > 0
 
@@ -68,7 +67,7 @@ def test_files_without_a_row_and_refused_ones_are_warnings(here: Station) -> Non
 def test_too_little_space_and_a_limit_that_raises_are_said(
     here: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(janitor_module, "space", lambda folder: Space(1_000, 100))
+    monkeypatch.setattr(disk, "space", lambda folder: Space(1_000, 100))
     app = here.app()
     app.janitor("space", **common(here, min_free="20%"))
     app.janitor("broken", **common(here, min_free=lambda: 1 / 0))

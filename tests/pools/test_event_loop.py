@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from rowlock import JobContext, Rowlock
 from rowlock.execution.residents import Residents
-from rowlock.job import Ending, Outcome
+from rowlock.job import Ending
 from rowlock.pools.base import Run
 from rowlock.pools.event_loop import AsyncPool
 from rowlock.task import Task
+from rowlock.worker.runs import Runs
+from rowlock.worker.unwritten import Unwritten
 from tests.eventually import eventually
 from tests.test_strategies import claim
 
@@ -23,10 +26,11 @@ class Loop:
     """A pool with one place, and a task that holds it until it is let go."""
 
     def __init__(self) -> None:
-        self.ended: dict[int, Outcome] = {}
+        self.unwritten = Unwritten()
+        self.runs = Runs(self.unwritten, queue.SimpleQueue(), 2.0)
         self.begun: list[int] = []
         self.let_go = threading.Event()
-        self.pool = AsyncPool(1, Rowlock(), self._note, Residents())
+        self.pool = AsyncPool(1, Rowlock(), self.runs, Residents())
         self.pool.start()
 
         async def hold(ctx: JobContext) -> None:
@@ -39,15 +43,12 @@ class Loop:
 
         self._task: Task[..., Any] = Task(Rowlock(), hold, name="hold")
 
-    def _note(self, ended: Any) -> None:
-        self.ended |= {run.claim.id: outcome for run, outcome in ended}
-
     def run(self, number: int, timeout: float | None = None) -> Run:
         made = claim(number, 0)
         return Run(made, self._task, JobContext(made, timeout))
 
     def endings(self) -> dict[int, Ending]:
-        return {number: outcome.ending for number, outcome in self.ended.items()}
+        return {outcome.id: outcome.ending for outcome, _ in self.unwritten._ended}
 
 
 @pytest.fixture

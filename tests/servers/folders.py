@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.memory import MEMORY
+
 # conftest.py imports this everywhere, and skips on Windows what would use it.
 if sys.platform != "win32":
     import fcntl
@@ -47,7 +49,7 @@ class Folder:
     def create(cls) -> Folder:
         """Make a folder that the servers' user owns, and give it a keeper."""
         # Not below pytest's own, which only their owner may enter; and a socket's path must be short.
-        path = Path(tempfile.mkdtemp(prefix="rowlock-server-", dir="/tmp"))
+        path = Path(tempfile.mkdtemp(prefix="rowlock-server-", dir=MEMORY or "/tmp"))
         path.chmod(0o755)
         (path / "users").touch()
         folder = cls(path)
@@ -85,7 +87,7 @@ def run(*command: str | Path, folder: Path, log: Path | None = None) -> str:
             cwd=folder,
             env=environment,
             text=True,
-            timeout=60,
+            timeout=120,
             **_unprivileged(),
         )
     except PermissionError as error:

@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     # The kernel lets go of a hold when its process ends, however it ends: no count can be wrong.
     users = os.open(folder / "users", os.O_RDONLY)
     fcntl.flock(users, fcntl.LOCK_EX)
-    for pid_file in (folder / "pgbouncer.pid", folder / "data" / "postmaster.pid"):
+    for pid_file in (folder / "redis.pid", folder / "pgbouncer.pid", folder / "data" / "postmaster.pid"):
         end(pid_file)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,16 +8,15 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 
-from rowlock.stores.address import store_for
 from tests.servers.folders import Folder, ServerFailed, free_port, locked, run, within_reach
 
-_LARGE = 1_000_000  # bytes of a table in which a test has left much
 # Read before a fixture hides the environment from the tests.
 CHOSEN_BINARIES = os.environ.get("ROWLOCK_TEST_POSTGRES_BIN")
 
@@ -77,12 +76,13 @@ class PostgresServer:
                 f"listen_addresses = '127.0.0.1'\n"
                 f"port = {self.port}\n"
                 f"unix_socket_directories = '{self.folder}'\n"
-                f"max_connections = 100\n"
+                f"max_connections = 200\n"
                 f"shared_buffers = 64MB\n"
+                f"max_wal_size = 256MB\n"  # the folder is in memory
             )
 
     def _control(self, *what: str | Path) -> None:
-        how = ("--pgdata", self.data, "--wait", "--timeout", "50")
+        how = ("--pgdata", self.data, "--wait", "--timeout", "110")
         run(self.binaries / "pg_ctl", *what, *how, folder=self.folder, log=self.log)
 
     def _url(self, database: str) -> str:
@@ -176,46 +176,15 @@ def fresh_schema(server: PostgresServer) -> Iterator[str]:
     server.execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
 
 
-class RecycledQueue:
-    """A queue for many tests, one after the other: emptying it takes 20 ms, making a new one 150."""
-
-    def __init__(self, url: str, administrator: psycopg.Connection) -> None:
-        with closing(store_for(url)) as store:
-            store.open()
-        self._url = url
-        self._administrator = administrator
-        schema = url.rpartition("schema=")[2]
-        self._jobs = f"{schema}.rowlock_jobs"
-        self._tables = self._names("SELECT tablename FROM pg_tables WHERE schemaname = %s", schema)
-        self._tables.remove(f"{schema}.rowlock_meta")
-        self._numbers = self._names("SELECT sequencename FROM pg_sequences WHERE schemaname = %s", schema)
-
-    def _names(self, query: str, schema: str) -> list[str]:
-        return [f"{schema}.{name}" for (name,) in self._administrator.execute(query.encode(), [schema])]
-
-    def emptied(self) -> str:
-        """The queue's URL, after everything that was in it is gone; numbers begin at 1 again."""
-        (size,) = self._administrator.execute("SELECT pg_relation_size(%s)", [self._jobs]).fetchone() or (0,)
-        if size > _LARGE:  # what was deleted would be in the way until the next vacuum
-            steps = [f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY"]
-        else:
-            steps = [f"DELETE FROM {name}" for name in self._tables]
-            steps += [f"SELECT setval('{name}', 1, false)" for name in self._numbers]
-        self._administrator.execute("; ".join(steps).encode())
-        return self._url
-
-
-@contextmanager
-def recycled_queue(server: PostgresServer) -> Iterator[RecycledQueue]:
-    """A queue in a schema of its own, which goes with the block."""
-    with fresh_schema(server) as url, psycopg.connect(server.url, autocommit=True) as administrator:
-        administrator.execute("SET lock_timeout = '10s'")
-        yield RecycledQueue(url, administrator)
-
-
 def schema_url(url: str, name: str) -> str:
     """The URL with a schema for rowlock's tables."""
     return f"{url}{'&' if '?' in url else '?'}schema={name}"
+
+
+def plain_names(url: str) -> str:
+    """The URL of a test's schema as a team has it: tables are found by their plain names."""
+    server, _, schema = url.rpartition("schema=")
+    return f"{server}options={quote(f'-csearch_path={schema}')}"
 
 
 def through(port: int, url: str) -> str:

@@ -15,6 +15,8 @@ from typing import BinaryIO
 from tests.servers.postgres import through
 
 COMMIT = re.compile(r"\A\s*(commit|end)(\s+(work|transaction))?\s*;?\s*\Z", re.IGNORECASE)
+BEGIN = re.compile(r"\s*begin\b", re.IGNORECASE)
+END = re.compile(r"\s*(commit|end|rollback)\b", re.IGNORECASE)
 ENCRYPTION_REQUESTS = (80877103, 80877104)  # TLS and GSSAPI
 
 
@@ -27,6 +29,7 @@ class Fault:
     reaches_server: bool
     meanwhile: Callable[[], object] | None = None  # done in the silence before the connection is cut
     instead: bytes = b""  # what the client reads in place of the answer
+    after: str = ""  # it is meant for a transaction in which this was run; a heartbeat commits, too
 
 
 class Proxy:
@@ -51,13 +54,17 @@ class Proxy:
         """The URL of a database of the server, by way of this proxy."""
         return through(self.port, url)
 
-    def drop_reply_to_commit(self, times: int = 1, meanwhile: Callable[[], object] | None = None) -> None:
+    def drop_reply_to_commit(
+        self, times: int = 1, meanwhile: Callable[[], object] | None = None, after: str = ""
+    ) -> None:
         """Cut the connection after the server has committed, before the client knows."""
-        self._faults.append(Fault(COMMIT, times, reaches_server=True, meanwhile=meanwhile))
+        self._faults.append(Fault(COMMIT, times, reaches_server=True, meanwhile=meanwhile, after=after))
 
-    def drop_commit(self, times: int = 1, meanwhile: Callable[[], object] | None = None) -> None:
+    def drop_commit(
+        self, times: int = 1, meanwhile: Callable[[], object] | None = None, after: str = ""
+    ) -> None:
         """Cut the connection before the server has seen the COMMIT; until then something else may happen."""
-        self._faults.append(Fault(COMMIT, times, reaches_server=False, meanwhile=meanwhile))
+        self._faults.append(Fault(COMMIT, times, reaches_server=False, meanwhile=meanwhile, after=after))
 
     def drop_reply_to(self, pattern: str, times: int = 1) -> None:
         """Cut the connection after the server has run a statement in which the pattern is found."""
@@ -83,11 +90,12 @@ class Proxy:
             for link in self._links:
                 link.cut()
 
-    def fault(self, statement: str) -> Fault | None:
-        """Use up the first fault that is meant for this statement."""
+    def fault(self, statement: str, before: list[str] | None) -> Fault | None:
+        """Use up the first fault that is meant for this statement, with what its transaction ran before."""
         with self._lock:
             for fault in self._faults:
-                if fault.times > 0 and fault.pattern.search(statement):
+                meant = not fault.after or any(fault.after in one for one in before or ())
+                if fault.times > 0 and meant and fault.pattern.search(statement):
                     fault.times -= 1
                     return fault
         return None
@@ -146,6 +154,7 @@ class Link(threading.Thread):
         self._server = socket.socket()
         self._statements: dict[bytes, str] = {}
         self._portals: dict[bytes, str] = {}
+        self._transaction: list[str] | None = None  # what was run since BEGIN
         # "Ready for query" once per question, and once unasked when the session begins.
         self._asked = 1
         self._answered = 0
@@ -195,7 +204,8 @@ class Link(threading.Thread):
         for message in _messages(questions):
             kind = message[:1]
             statement = self._about_to_run(kind, message[5:])
-            fault = self._proxy.fault(statement) if statement is not None else None
+            fault = self._proxy.fault(statement, self._transaction) if statement is not None else None
+            self._note(statement or "")
             if fault and not fault.reaches_server:
                 self._lose(fault)
                 return
@@ -205,6 +215,15 @@ class Link(threading.Thread):
                 self._asked += 1
                 self._proxy.count()
             self._pass(self._server, message)
+
+    def _note(self, statement: str) -> None:
+        """Keep in mind what the transaction has run."""
+        if BEGIN.match(statement):
+            self._transaction = []
+        elif END.match(statement):
+            self._transaction = None
+        elif self._transaction is not None:
+            self._transaction.append(statement)
 
     def _carry_answers(self) -> None:
         with suppress(OSError), self._server.makefile("rb") as answers:

@@ -56,19 +56,19 @@ def meanwhile(store: Store, moment: str | int, act: Callable[[], object]) -> Ite
         return next(steps) == moment if isinstance(moment, int) else what == moment
 
     thing = Meanwhile(act, is_time)
-    opened = {"_read": "read", "_write": "write"}
-    for name, step in opened.items():
-        setattr(store, name, _Opening(getattr(store, name), step, thing))
+    opened = ("read", "write")
+    for name in opened:
+        setattr(store.database, name, _Opening(getattr(store.database, name), name, thing))
     try:
         yield thing
     finally:
         for name in opened:
-            delattr(store, name)  # the class's own is seen again
+            delattr(store.database, name)  # the class's own is seen again
     thing.at_the_end()
 
 
 class _Opening:
-    """`store._read` or `store._write`, watched."""
+    """`database.read` or `database.write`, watched."""
 
     def __init__(self, original: Callable[..., Any], step: str, thing: Meanwhile) -> None:
         self._original = original

@@ -69,6 +69,7 @@ class Expected:
             self.state = "cancelled"
             return
         charge = 1 if self.max_attempts == 1 else {0: 0, 1: 2}.get(self.deaths, 1)
+        charge = min(charge, max(1, self.max_attempts - self.failures))
         self.deaths += 1
         self.failures += charge
         self.state = "failed" if charge and self.failures >= self.max_attempts else "queued"

@@ -9,7 +9,10 @@ from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending, Job, NewJob, Ou
 from rowlock.stores.base import Registration, Store
 from rowlock.stores.sql.statements import qualified
 
-_TABLES = ("jobs", "workers", "history", "logs", "progress", "minutes", "queues", "consumer_claims")
+_TABLES = (
+    *("jobs", "workers", "history", "logs", "progress", "minutes", "queues"),
+    *("consumer_claims", "consumer_failures"),
+)
 
 
 def new(task: str = "work", **fields: Any) -> NewJob:
@@ -83,12 +86,12 @@ def events(store: Store, id: int) -> list[str]:
 
 def table(store: Any, name: str) -> str:
     """A table's name as a statement has to write it: PostgreSQL's are in the store's schema."""
-    return qualified(name, store.address.schema) if hasattr(store, "address") else name
+    return qualified(name, store.database.address.schema) if hasattr(store.database, "address") else name
 
 
 def run_sql(store: Any, *statements: str) -> list[Any]:
     """Run statements of a test's own in one transaction; returns the rows of the last."""
-    with store._write() as tx:
+    with store.database.write() as tx:
         connection = tx.connection if hasattr(tx, "connection") else tx.link.cursor
         for statement in statements:
             cursor = connection.execute(statement)

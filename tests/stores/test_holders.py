@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,37 @@ import aiosqlite
 import pytest
 
 from rowlock import JobContext, Rowlock, StoreBusy
-from rowlock.stores.sqlite import holders
 from rowlock.stores.sqlite.holders import OpenTransaction, open_transaction
-from rowlock.worker import worker as worker_module
+from rowlock.worker import store_backoff as backoff_module
 from rowlock.worker.store_backoff import StoreBackoff
 from tests.eventually import eventually
 
 OWN = r"this program itself has a transaction open on it.*task\.using\(session\)"
+PERHAPS = r"this program itself has a transaction open, perhaps on it.*task\.using\(session\)"
+LOCKS_ARE_SHOWN = sys.platform == "linux"
+
+STORM = """
+import sqlite3, sys, threading, time
+from rowlock.stores.sqlite.holders import open_transaction
+
+end = time.monotonic() + 0.5
+
+def open_and_close():
+    while time.monotonic() < end:
+        ones = [sqlite3.connect(sys.argv[1], check_same_thread=False) for _ in range(20)]
+        for one in ones:
+            one.execute("BEGIN")
+        for one in ones:
+            one.close()
+
+threads = [threading.Thread(target=open_and_close) for _ in range(2)]
+for thread in threads:
+    thread.start()
+while time.monotonic() < end:
+    open_transaction(sys.argv[1])
+for thread in threads:
+    thread.join()
+"""
 
 
 @pytest.fixture
@@ -47,7 +73,7 @@ def write_to(path: Path, **options: Any) -> closing[sqlite3.Connection]:
 
 
 def test_a_transaction_on_another_file_is_not_blamed(app: Rowlock, path: Path, tmp_path: Path) -> None:
-    with write_to(tmp_path / "other.db"), closing(app.store.connections.open()) as somebody:  # type: ignore[attr-defined]
+    with write_to(tmp_path / "other.db"), closing(app.store.database.connections.open()) as somebody:  # type: ignore[attr-defined]
         somebody.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy, match=r"the write lock of .*; the call can simply be made again"):
             app.enqueue("work")
@@ -83,7 +109,7 @@ def test_rows_of_another_shape_and_attached_files_are_understood(app: Rowlock, p
 
 
 def test_a_session_is_found_from_the_thread_of_an_async_twin(app: Rowlock, path: Path) -> None:
-    with write_to(path), pytest.raises(StoreBusy, match=r"another thread .* perhaps on it.*task\.using"):
+    with write_to(path), pytest.raises(StoreBusy, match=PERHAPS):
         asyncio.run(app.aenqueue("work"))
 
 
@@ -92,25 +118,71 @@ def test_a_raw_aiosqlite_connection_is_suspected(app: Rowlock, path: Path) -> No
         async with aiosqlite.connect(path) as mine:
             await mine.execute("CREATE TABLE mine (x)")
             await mine.execute("INSERT INTO mine VALUES (1)")
-            with pytest.raises(StoreBusy, match=r"another thread .* perhaps on it.*task\.using"):
+            with pytest.raises(StoreBusy, match=PERHAPS):
                 app.enqueue("work")
 
     asyncio.run(enqueue())
 
 
-def test_a_connection_that_runs_a_statement_is_not_waited_for(
-    app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holders, "_ANSWER_SECONDS", 0.02)
+# -- connections that any thread may use, and close -----------------------------------------------------
+
+
+def test_a_program_survives_that_connections_are_closed_during_a_look(path: Path) -> None:
+    subprocess.run([sys.executable, "-c", STORM, str(path)], check=True, timeout=60)
+
+
+def test_no_statement_runs_on_a_connection_that_another_thread_may_close(app: Rowlock, path: Path) -> None:
+    statements: list[str] = []
+    with write_to(path, check_same_thread=False) as mine:
+        mine.set_trace_callback(statements.append)
+        with pytest.raises(StoreBusy, match=OWN if LOCKS_ARE_SHOWN else PERHAPS):
+            app.enqueue("work")
+        assert statements == []
+
+
+def test_a_shared_connection_in_the_middle_of_a_statement_is_not_waited_for(app: Rowlock, path: Path) -> None:
     begun, over = threading.Event(), threading.Event()
     with write_to(path, check_same_thread=False) as busy, ThreadPoolExecutor(1) as thread:
-        busy.create_function("hold", 0, lambda: (begun.set(), over.wait(10))[1])
+        busy.create_function("hold", 0, lambda: (begun.set(), over.wait(30))[1])
         running = thread.submit(busy.execute, "UPDATE mine SET x = hold()")
-        assert begun.wait(10)
-        with pytest.raises(StoreBusy, match=r"the write lock of .*; the call can simply be made again"):
+        assert begun.wait(30)
+        with pytest.raises(StoreBusy, match=OWN if LOCKS_ARE_SHOWN else PERHAPS):
             app.enqueue("work")
+        assert not running.done()
         over.set()
         running.result()
+
+
+@pytest.mark.skipif(not LOCKS_ARE_SHOWN, reason="only Linux shows which locks a process has")
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_shared_connection_is_known_to_be_the_writer_by_its_lock(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path, check_same_thread=False)) as mine:
+        mine.execute(f"PRAGMA journal_mode = {mode}")
+        mine.execute("CREATE TABLE mine (x)")
+        mine.execute("BEGIN")
+        mine.execute("SELECT * FROM mine").fetchall()
+        assert open_transaction(str(path)) is None  # it only reads
+        mine.execute("INSERT INTO mine VALUES (1)")
+        assert open_transaction(str(path)) == (id(mine), 1, True)
+
+
+@pytest.mark.skipif(not LOCKS_ARE_SHOWN, reason="only Linux shows which locks a process has")
+def test_a_shared_connection_is_not_blamed_for_the_lock_of_another_process(
+    app: Rowlock, path: Path, tmp_path: Path
+) -> None:
+    hold = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN IMMEDIATE'); input('\\n')"
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other, write_to(tmp_path / "other.db", check_same_thread=False):
+        assert other.stdout
+        other.stdout.readline()
+        with pytest.raises(StoreBusy, match=r"the write lock of .*; the call can simply be made again"):
+            app.enqueue("work")
+        other.communicate("\n", timeout=30)
+
+
+# -- tasks -------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_operates_inside_its_own_transaction_is_told(app: Rowlock) -> None:
@@ -131,7 +203,7 @@ def test_a_task_that_operates_inside_its_own_transaction_is_told(app: Rowlock) -
 def test_a_worker_does_not_wait_for_ever_for_the_session_of_its_caller(
     app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_LONGEST_HELD", 0.1)
+    monkeypatch.setattr(backoff_module, "LONGEST_HELD_SECONDS", 0.1)
     app.enqueue("work")
     worker = app.worker(concurrency=1)
     with write_to(path) as mine:
@@ -147,7 +219,7 @@ def test_a_worker_waits_for_a_transaction_that_another_thread_ends(app: Rowlock,
     worker = app.worker(concurrency=1)
     with write_to(path) as mine, ThreadPoolExecutor(1) as thread:
         tally = thread.submit(worker.run, until_empty=True)
-        eventually(lambda: worker.poller.polls_busy)
+        eventually(lambda: worker.polls.busy)
         mine.commit()
         assert tally.result().completed == 1
 
@@ -155,12 +227,12 @@ def test_a_worker_waits_for_a_transaction_that_another_thread_ends(app: Rowlock,
 def test_a_worker_in_the_background_never_gives_up(
     app: Rowlock, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_LONGEST_HELD", 0.0)
+    monkeypatch.setattr(backoff_module, "LONGEST_HELD_SECONDS", 0.0)
     job = app.enqueue("work")
     with write_to(path, check_same_thread=False) as mine, app.worker(concurrency=1).background() as worker:
-        eventually(lambda: worker.poller.polls_busy > 1)
+        eventually(lambda: worker.polls.busy > 1)
         mine.commit()
-        assert app.result(job, timeout=10) == 1
+        assert app.result(job, timeout=30) == 1
 
 
 def test_only_a_transaction_that_stands_still_counts_as_held() -> None:

@@ -162,12 +162,14 @@ class QueueModel(RuleBasedStateMachine):
             assert (found.finished_at is not None) == (found.state in FINAL)
 
 
+@pytest.mark.no_cover  # what they run is measured elsewhere, and here it would take twice as long
 @pytest.mark.parametrize("examples", [30, pytest.param(300, marks=LONG)])
 def test_sqlite_does_what_the_model_does(tmp_path: Path, examples: int) -> None:
     with empty_files(tmp_path) as empty:
         check(lambda: QueueModel(empty), examples)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("examples", [15, pytest.param(100, marks=LONG)])
 def test_postgresql_does_what_the_model_does(postgres_schema: str, examples: int) -> None:
     with emptied_schemas(postgres_schema) as empty:

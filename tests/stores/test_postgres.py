@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timezone
 from hashlib import md5
 
 import msgspec
@@ -15,15 +16,16 @@ import psycopg
 import pytest
 
 from rowlock import JobContext, Poller, Rowlock
-from rowlock.endings import put_off
+from rowlock.claim_outcomes import put_off
 from rowlock.errors import OutcomeUnknown
 from rowlock.job import ClaimRequest, Ending, LogLine, Outcome, Progress, Report
 from rowlock.stores.address import store_for
 from rowlock.stores.base import Store
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
+from rowlock.stores.postgres.inserting import stamp
+from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.inserting import insert
-from rowlock.stores.sql.user_connection import borrow
 from rowlock.strategies import names
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
@@ -38,17 +40,17 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def store(postgres_schema: str) -> Iterator[PostgresStore]:
-    with closing(store_for(postgres_schema)) as made:
+def store(postgres_as_new: str) -> Iterator[PostgresStore]:
+    with closing(store_for(postgres_as_new)) as made:
         made.open()
         assert isinstance(made, PostgresStore)
         yield made
 
 
 @pytest.fixture
-def shaky(proxy: Proxy, store: PostgresStore, postgres_schema: str) -> Iterator[Store]:
+def shaky(proxy: Proxy, store: PostgresStore, postgres_as_new: str) -> Iterator[Store]:
     """The same queue, reached through a proxy that can lose answers."""
-    with closing(store_for(proxy.url(postgres_schema))) as made:
+    with closing(store_for(proxy.url(postgres_as_new))) as made:
         made.open()
         yield made
 
@@ -121,7 +123,7 @@ def test_an_exchange_whose_answer_is_lost_is_said_to_be_unknown(
     with pytest.raises(OutcomeUnknown):
         shaky.exchange(who, [done], ClaimRequest(count=1))
     # Given again, the outcome is known to be written; the claim that came with the answer is still held.
-    assert shaky.exchange(who, [done], again=True).lost == []
+    assert shaky.exchange(who, [done], resent=True).lost == []
     assert shaky.exchange(who, [done]).lost == [done]
     assert [claim for _, claim, _ in store.held(who)] == [1]
 
@@ -131,14 +133,14 @@ def test_outcomes_of_others_are_not_taken_for_ones_own(store: Store) -> None:
     add(store, 1)
     (claim,) = take(store, who)
     end(store, claim, Ending.FAILED, error="somebody else's")
-    assert store.exchange(who, [outcome(claim, Ending.COMPLETED)], again=True).lost != []
+    assert store.exchange(who, [outcome(claim, Ending.COMPLETED)], resent=True).lost != []
 
 
 def test_a_worker_on_a_bad_line_runs_every_job_once(
-    proxy: Proxy, store: PostgresStore, postgres_schema: str
+    proxy: Proxy, store: PostgresStore, postgres_as_new: str
 ) -> None:
     ran: Counter[int] = Counter()
-    with closing(Rowlock(proxy.url(postgres_schema))) as app:
+    with closing(Rowlock(proxy.url(postgres_as_new))) as app:
 
         @app.task
         def work(number: int) -> int:
@@ -158,9 +160,9 @@ def test_a_worker_on_a_bad_line_runs_every_job_once(
 
 
 def test_a_worker_that_is_never_idle_gives_back_a_claim_that_never_reached_it(
-    proxy: Proxy, store: PostgresStore, postgres_schema: str
+    proxy: Proxy, store: PostgresStore, postgres_as_new: str
 ) -> None:
-    with closing(Rowlock(proxy.url(postgres_schema))) as app:
+    with closing(Rowlock(proxy.url(postgres_as_new))) as app:
         given_back: list[int] = []
 
         @app.task(name="work")
@@ -175,17 +177,17 @@ def test_a_worker_that_is_never_idle_gives_back_a_claim_that_never_reached_it(
 
         added = add(store, 2000)
         with app.worker(concurrency=1, prefetch=0).background() as busy:
-            eventually(lambda: busy.tally.completed > 20, 30)
+            eventually(lambda: busy.tally.completed > 20, 60)
             proxy.drop_reply_to("facts AS MATERIALIZED")
-            eventually(came_back, 30, "the claim stays with a worker that does not know of it")
+            eventually(came_back, 60, "the claim stays with a worker that does not know of it")
         assert proxy.dropped == 1
         assert len(given_back) == 1
 
 
 def test_a_poller_gives_back_a_claim_that_never_reached_it(
-    proxy: Proxy, store: PostgresStore, postgres_schema: str
+    proxy: Proxy, store: PostgresStore, postgres_as_new: str
 ) -> None:
-    with closing(Rowlock(proxy.url(postgres_schema))) as app, closing(Poller(app)) as poller:
+    with closing(Rowlock(proxy.url(postgres_as_new))) as app, closing(Poller(app)) as poller:
         assert poller.claim() is None
         (id,) = add(store)
         proxy.drop_reply_to("facts AS MATERIALIZED")
@@ -202,16 +204,19 @@ def test_a_poller_gives_back_a_claim_that_never_reached_it(
 # -- death and claims at the same moment ---------------------------------------------------------
 
 
+def declared_dead(store: PostgresStore, worker: str) -> str:
+    table = f"{store.database.address.schema}.rowlock_workers"
+    return f"UPDATE {table} SET dead_at = now(), ended = 'silent' WHERE id = '{worker}'"
+
+
 def test_a_claim_that_was_committed_while_its_worker_was_declared_dead_is_rescued(
     store: PostgresStore,
 ) -> None:
     dead, alive = worker(store, "dead"), worker(store, "alive")
     (id,) = add(store)
     take(store, dead)
-    with (
-        store._write() as tx
-    ):  # as if the rescuer had looked for its claims just before this one was committed
-        tx.run("declare_worker_dead", worker=dead)
+    # As if the rescuer had looked for its claims just before this one was committed.
+    run_sql(store, declared_dead(store, dead))
     assert store.rescue(alive, careful_age=10.0).requeued == 1
     assert state(store, id) == "queued"
     assert store.rescue(alive, careful_age=10.0).workers == []
@@ -221,8 +226,8 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
     one, other = worker(store, "one"), worker(store, "other")
     add(store, 2)
     (claim,) = take(store, one)
-    with store._write() as tx:
-        tx.run("declare_worker_dead", worker=one)
+    with store.database.write() as tx:
+        tx.link.cursor.execute(declared_dead(store, one))
         tx.rows("held_by", worker=one)
         tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, isolate=1)
         assert store.beat(other, "FIFO")
@@ -230,10 +235,10 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
 
 
 def test_a_report_that_was_held_up_does_not_hide_the_newer_runs(
-    store: PostgresStore, postgres_schema: str, postgres_url: str
+    store: PostgresStore, postgres_as_new: str, postgres_url: str
 ) -> None:
     """Its statement saw that its claim held; when it comes to write, the next run has reported already."""
-    schema = postgres_schema.rpartition("=")[2]
+    schema = postgres_as_new.rpartition("=")[2]
     hold_up = f"""
         CREATE FUNCTION {schema}.hold_up() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NEW; END';
@@ -316,8 +321,8 @@ def test_a_rescue_of_many_claims_costs_a_few_round_trips(
 ) -> None:
     dead, alive = worker(store, "dead", lease=0.001), worker(store, "alive")
     add(store, 100)
-    with psycopg.connect(store.address.conninfo) as unseen:  # a claim by one who is dead already
-        table = f"{store.address.schema}.rowlock_jobs"
+    with psycopg.connect(store.database.address.conninfo) as unseen:  # a claim by one who is dead already
+        table = f"{store.database.address.schema}.rowlock_jobs"
         unseen.execute(
             f"UPDATE {table} SET state = 'running', claim = 1, claimed_by = %s, started_at = now()".encode(),
             [dead],
@@ -336,11 +341,17 @@ class Ear:
     def __init__(self, url: str, who: str) -> None:
         self.who = who
         self.connection = psycopg.connect(url, autocommit=True)
-        name = CHANNEL + md5(who.encode(), usedforsecurity=False).hexdigest()
-        self.connection.execute(f'LISTEN "{name}"')
+        self._name = CHANNEL + md5(who.encode(), usedforsecurity=False).hexdigest()
+        self._words: list[str] = []
+        self.connection.add_notify_handler(lambda word: self._words.append(word.payload))
+        self.connection.execute(f'LISTEN "{self._name}"')
 
     def heard(self) -> int:
-        return len(list(self.connection.notifies(timeout=0.2)))
+        """How many words have come since it was last asked: all that were said before the one it says now."""
+        self.connection.execute(f"NOTIFY \"{self._name}\", 'that is all'")
+        eventually(lambda: self.connection.execute("SELECT 1") and "that is all" in self._words)
+        heard, self._words = self._words.index("that is all"), []
+        return heard
 
     def close(self) -> None:
         self.connection.close()
@@ -349,7 +360,10 @@ class Ear:
 @pytest.fixture
 def ears(postgres_url: str, store: PostgresStore) -> Iterator[list[Ear]]:
     # Their names are all over the database, and other tests use it, too.
-    made = [Ear(postgres_url, worker(store, f"{name} of {store.address.schema}")) for name in ("one", "two")]
+    made = [
+        Ear(postgres_url, worker(store, f"{name} of {store.database.address.schema}"))
+        for name in ("one", "two")
+    ]
     yield made
     for ear in made:
         ear.close()
@@ -357,8 +371,8 @@ def ears(postgres_url: str, store: PostgresStore) -> Iterator[list[Ear]]:
 
 def takes(store: PostgresStore, who: str, *queues: str) -> None:
     """Say in a worker's row that it takes these queues only."""
-    with store._write() as tx:
-        table = f"{store.address.schema}.rowlock_workers"
+    with store.database.write() as tx:
+        table = f"{store.database.address.schema}.rowlock_workers"
         tx.link.cursor.execute(
             f"UPDATE {table} SET queues = %s WHERE id = %s", [msgspec.json.encode(queues).decode(), who]
         )
@@ -372,22 +386,22 @@ def test_nobody_is_told_who_does_not_sleep(store: PostgresStore, ears: list[Ear]
 
 
 def test_one_sleeper_is_told_and_not_all(store: PostgresStore, ears: list[Ear]) -> None:
-    store.fall_asleep(ears[0].who)
-    store.fall_asleep(ears[1].who)
+    store.database.sleepers.fall_asleep(ears[0].who)
+    store.database.sleepers.fall_asleep(ears[1].who)
     add(store)
     assert sorted(ear.heard() for ear in ears) == [0, 1]
 
 
 @pytest.mark.parametrize("count", [2, 50, 2000])
 def test_a_batch_is_told_of_once(store: PostgresStore, ears: list[Ear], count: int) -> None:
-    store.fall_asleep(ears[0].who)
+    store.database.sleepers.fall_asleep(ears[0].who)
     add(store, count)
     assert ears[0].heard() == 1
 
 
 def test_many_queues_in_one_transaction_are_told_of_once(store: PostgresStore, ears: list[Ear]) -> None:
     for ear in ears:
-        store.fall_asleep(ear.who)
+        store.database.sleepers.fall_asleep(ear.who)
     for _ in range(2):  # the second finds what the first has left behind in its session
         store.insert([new(queue=name) for name in ("mail", "gpu", "mail", "pdf")])
         assert sorted(ear.heard() for ear in ears) == [0, 1]
@@ -399,7 +413,7 @@ def test_one_who_takes_most_of_the_queues_is_told(store: PostgresStore, ears: li
     takes(store, ears[0].who, "mail", "gpu")
     takes(store, ears[1].who, "mail")
     for ear in ears:
-        store.fall_asleep(ear.who)
+        store.database.sleepers.fall_asleep(ear.who)
     for _ in range(5):
         store.insert([new(queue="mail"), new(queue="gpu"), new(queue="pdf")])
         assert [ear.heard() for ear in ears] == [1, 0]
@@ -408,9 +422,9 @@ def test_one_who_takes_most_of_the_queues_is_told(store: PostgresStore, ears: li
 
 
 def test_a_word_that_was_rolled_back_can_be_said_again(store: PostgresStore, ears: list[Ear]) -> None:
-    store.fall_asleep(ears[0].who)
-    schema = store.address.schema
-    with psycopg.connect(store.address.conninfo) as connection:
+    store.database.sleepers.fall_asleep(ears[0].who)
+    schema = store.database.address.schema
+    with psycopg.connect(store.database.address.conninfo) as connection:
         user = borrow(connection)
         connection.execute("SAVEPOINT before")
         store.insert_on(user, [new(), new()])
@@ -432,7 +446,7 @@ def test_a_worker_that_retires_tells_another_and_not_itself(store: PostgresStore
     add(store, 3)
     take(store, ears[0].who, 3)
     for ear in ears:
-        store.fall_asleep(ear.who)
+        store.database.sleepers.fall_asleep(ear.who)
     store.retire(ears[0].who)
     assert [ear.heard() for ear in ears] == [0, 1]
 
@@ -440,30 +454,30 @@ def test_a_worker_that_retires_tells_another_and_not_itself(store: PostgresStore
 def test_the_word_is_passed_on_only_to_one_who_has_something_to_do(
     store: PostgresStore, ears: list[Ear]
 ) -> None:
-    asking = worker(store, f"asking in {store.address.schema}")
+    asking = worker(store, f"asking in {store.database.address.schema}")
     takes(store, ears[0].who, "mail", "gpu")
     takes(store, ears[1].who, "pdf")
     for ear in ears:
-        store.fall_asleep(ear.who)
-    store.wake_another(asking)
+        store.database.sleepers.fall_asleep(ear.who)
+    store.database.sleepers.wake_another(asking)
     assert [ear.heard() for ear in ears] == [0, 0]
-    with store._write() as tx:  # unheard, so that only the word that is passed on counts
+    with store.database.write() as tx:  # unheard, so that only the word that is passed on counts
         insert(tx, [new(queue="gpu")])
     for _ in range(3):
-        store.wake_another(asking)
+        store.database.sleepers.wake_another(asking)
         assert [ear.heard() for ear in ears] == [1, 0]
 
 
 @pytest.fixture
 def two_apps(store: PostgresStore, postgres_url: str) -> Iterator[list[Ear]]:
     """Sleepers that know one task each, "work" and "other"."""
-    names = [f"{task} of {store.address.schema}" for task in ("work", "other")]
+    names = [f"{task} of {store.database.address.schema}" for task in ("work", "other")]
     made = [
         Ear(postgres_url, worker(store, names[0], work=3)),
         Ear(postgres_url, worker(store, names[1], other=3)),
     ]
     for ear in made:
-        store.fall_asleep(ear.who)
+        store.database.sleepers.fall_asleep(ear.who)
     yield made
     for ear in made:
         ear.close()
@@ -484,10 +498,10 @@ def test_what_comes_back_is_told_to_one_who_knows_it(store: PostgresStore, two_a
     def heard_only_by_the_first() -> bool:
         return [ear.heard() for ear in two_apps] == [1, 0]
 
-    schema = store.address.schema
+    schema = store.database.address.schema
     helping = worker(store, f"helping in {schema}", lease=60.0, mine=3)
     dying = worker(store, f"dying in {schema}", lease=0.5, work=3)
-    with store._write() as tx:  # unheard
+    with store.database.write() as tx:  # unheard
         insert(tx, [new(), new(), new()])
     one, two, three = take(store, helping, 3)
     store.exchange(helping, [put_off(one, unless_known=True)])
@@ -504,17 +518,17 @@ def test_what_comes_back_is_told_to_one_who_knows_it(store: PostgresStore, two_a
 
 
 def test_the_word_is_passed_on_to_one_who_knows_what_waits(store: PostgresStore, two_apps: list[Ear]) -> None:
-    asking = worker(store, f"asking in {store.address.schema}")
-    with store._write() as tx:
+    asking = worker(store, f"asking in {store.database.address.schema}")
+    with store.database.write() as tx:
         insert(tx, [new()] * 3)
     for _ in range(2):
-        store.wake_another(asking)
+        store.database.sleepers.wake_another(asking)
         assert [ear.heard() for ear in two_apps] == [1, 0]
 
 
 def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> None:
     for strategy in ("PRIORITY", "WEIGHTED_RANDOM"):
-        store.fall_asleep(ears[0].who)
+        store.database.sleepers.fall_asleep(ears[0].who)
         add(store)
         assert ears[0].heard() == 1
         take(store, ears[0].who, strategy=strategy)
@@ -524,9 +538,9 @@ def test_who_claims_sleeps_no_longer(store: PostgresStore, ears: list[Ear]) -> N
 
 
 def test_a_sleeper_for_other_queues_is_left_alone(store: PostgresStore, postgres_url: str) -> None:
-    who = worker(store, f"gpu only, {store.address.schema}")
+    who = worker(store, f"gpu only, {store.database.address.schema}")
     takes(store, who, "gpu")
-    store.fall_asleep(who)
+    store.database.sleepers.fall_asleep(who)
     with closing(Ear(postgres_url, who)) as ear:
         add(store, queue="mail")
         assert ear.heard() == 0
@@ -535,32 +549,32 @@ def test_a_sleeper_for_other_queues_is_left_alone(store: PostgresStore, postgres
 
 
 def test_the_dead_and_the_silent_are_not_told(store: PostgresStore, ears: list[Ear]) -> None:
-    store.fall_asleep(ears[0].who)
-    store.fall_asleep(ears[1].who)
+    store.database.sleepers.fall_asleep(ears[0].who)
+    store.database.sleepers.fall_asleep(ears[1].who)
     store.retire(ears[0].who)
-    with store._write() as tx:
-        table = f"{store.address.schema}.rowlock_workers"
+    with store.database.write() as tx:
+        table = f"{store.database.address.schema}.rowlock_workers"
         tx.link.cursor.execute(f"UPDATE {table} SET beat_at = now() - interval '20 s'")
     add(store)
     assert [ear.heard() for ear in ears] == [0, 0]
 
 
-def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres_schema: str) -> None:
-    with closing(Rowlock(postgres_schema)) as app:
+def test_a_worker_that_is_full_passes_the_word_on(store: PostgresStore, postgres_as_new: str) -> None:
+    with closing(Rowlock(postgres_as_new)) as app:
         both = threading.Barrier(2)
 
         @app.task
         def meet() -> bool:
-            both.wait(timeout=30)
+            both.wait(timeout=100)
             return True
 
-        workers = [app.worker(concurrency=1, poll_interval=60.0) for _ in range(2)]
+        workers = [app.worker(concurrency=1, poll_interval=600.0) for _ in range(2)]
         with workers[0].background(), workers[1].background():
             eventually(
-                lambda: all(one.poller.consecutive_empty >= 2 for one in workers), message="they never slept"
+                lambda: all(one.polls.consecutive_empty >= 2 for one in workers), message="they never slept"
             )
             ids = meet.enqueue_many([{}, {}])  # one word, and the first to hear it can take only one
-            assert [app.result(id, timeout=30) for id in ids] == [True, True]
+            assert [app.result(id, timeout=50) for id in ids] == [True, True]
 
 
 @pytest.mark.parametrize("queues", [(), ("mail",)])
@@ -575,7 +589,7 @@ def test_one_who_takes_some_queues_passes_the_word_on_though_it_has_places_left(
         eventually(lambda: wake.alive)
         wake.wait(queue.SimpleQueue(), 0.0, lively=True)  # it falls asleep
         store.insert([new(queue="mail"), new(queue="gpu")])
-        store.fall_asleep(other.who)
+        store.database.sleepers.fall_asleep(other.who)
         assert [one.queue for one in take(store, me.who, queues=("mail",))] == ["mail"]
         wake.claimed(leaves_some=False)
         assert other.heard() == len(queues)
@@ -618,18 +632,24 @@ def test_levels_are_drawn_by_the_server_as_their_weights_say(store: PostgresStor
         end(store, claim, Ending.RELEASED)  # so that every level always has work
     expected = {level: 600 * weight / sum(weights.values()) for level, weight in weights.items()}
     chi_square = sum((drawn[level] - fair) ** 2 / fair for level, fair in expected.items())
-    assert chi_square < 18.4, drawn  # 2 degrees of freedom: once in ten thousand runs
+    assert chi_square < 60.0, drawn  # 2 degrees of freedom: once in 10^13 runs; all alike would be 400
 
 
 def test_a_draw_that_finds_its_level_locked_is_made_again_among_the_others(store: PostgresStore) -> None:
     who = worker(store)
     (locked,) = add(store, priority=100)
     (free,) = add(store, priority=0)
-    with store._write() as tx:
+    with store.database.write() as tx:
         tx.link.cursor.execute(
-            f"SELECT 1 FROM {store.address.schema}.rowlock_jobs WHERE id = {locked} FOR UPDATE"
+            f"SELECT 1 FROM {store.database.address.schema}.rowlock_jobs WHERE id = {locked} FOR UPDATE"
         )
         for _ in range(5):
             (claim,) = take(store, who, strategy="WEIGHTED_RANDOM")
             assert claim.id == free
             assert end(store, claim, Ending.RELEASED)
+
+
+@pytest.mark.parametrize("seconds", [1794979680.6661954, 1794979680.6812146, 1794979680.9999998])
+def test_a_moment_is_written_as_other_stores_show_it(seconds: float) -> None:
+    shown = datetime.fromtimestamp(seconds, timezone.utc)
+    assert stamp(seconds).endswith(f" {shown:%H:%M:%S.%f} UTC")

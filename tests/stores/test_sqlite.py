@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -25,11 +26,13 @@ from rowlock.errors import (
     StoreUnusable,
 )
 from rowlock.job import Ending
+from rowlock.marks import Marks
 from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
-from rowlock.stores.sqlite.store import _CLAIM_SQL, _QUERIES
-from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Strategy, Weight
+from rowlock.stores.sqlite.dialect import CLAIM_SQL, STATEMENTS
+from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Key, Strategy, Weight
 from tests.eventually import eventually
-from tests.stores.steps import add, end, new, take, worker
+from tests.forks import end_child
+from tests.stores.steps import add, emptied, end, new, take, worker
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 def connection_of(store: SqliteStore) -> sqlite3.Connection:
     """This thread's connection."""
-    with store.connections.borrowed() as connection:
+    with store.database.connections.borrowed() as connection:
         return connection
 
 
@@ -125,11 +128,18 @@ def plan(other: sqlite3.Connection, sql: str) -> list[str]:
 ORDERS = [(*first, last) for first in ((), (HIGHEST,), (LOWEST,)) for last in (OLDEST, NEWEST)]
 CLAIMS = {
     **{
-        f"{order} {one}": _CLAIM_SQL.take(Strategy("A", order), one)
+        f"{order} {one}": CLAIM_SQL.take(Strategy("A", order), one)
         for order in ORDERS
         for one in (True, False)
     },
-    **{f"{order} drawn": _CLAIM_SQL.take_at_level(Strategy("A", order, Weight())) for order in ORDERS[:2]},
+    **{f"{order} at marks": CLAIM_SQL.take(Strategy("A", order), False, marked=True) for order in ORDERS},
+    **{
+        f"{order} drawn{' at marks' * marked}": CLAIM_SQL.take_at_level(
+            Strategy("A", order, Weight()), marked
+        )
+        for order in ORDERS[:2]
+        for marked in (False, True)
+    },
 }
 
 
@@ -138,12 +148,13 @@ CLAIMS = {
     [
         *CLAIMS,
         *("levels", "next_queue", "queue_after", "queue_has_work", "oldest_queued", "overdue_queued"),
+        *("marked_has_work", "sweep_oldest", "sweep_newest"),
     ],
 )
 def test_every_claim_reads_the_ready_index(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    steps = plan(other, CLAIMS.get(name) or _QUERIES[name])
+    steps = plan(other, CLAIMS.get(name) or STATEMENTS[name])
     reads = [step for step in steps if "rowlock_jobs" in step and "PRIMARY KEY" not in step]
     assert reads and all("INDEX rowlock_jobs_ready" in step for step in reads), steps
     # Other orders than that of the index merge the first few of each level; none may sort or scan the jobs.
@@ -152,14 +163,43 @@ def test_every_claim_reads_the_ready_index(
     assert not sorts or "one_level" in CLAIMS.get(name, ""), steps
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_scan_that_begins_at_marks_takes_no_longer_for_more_jobs_before_them(
+    store: SqliteStore, other: sqlite3.Connection, order: tuple[Key, ...]
+) -> None:
+    def steps(foreign: int) -> int:
+        """How many hundreds of SQLite's own steps it takes to find two jobs beside so many of others."""
+        emptied(store)
+        (own,) = add(store, task="own")
+        others = add(store, foreign, task="foreign")
+        (last,) = add(store, task="own")
+        newest = order[-1].descending
+        marks = Marks()
+        marks.in_use = True
+        strategy = Strategy("A", order)
+        marks.add("default", strategy, [(0, own if newest else last, others[-1] if newest else last)])
+        values = {"queue": "default", "count": 2, "unknown": '["foreign"]', "now": 1.0, "worker": "w"}
+        given = json.dumps(marks.of("default", strategy))
+        counted: list[None] = []
+        other.set_progress_handler(lambda: counted.append(None), 100)
+        sql = CLAIM_SQL.take(strategy, False, marked=True)
+        found = other.execute(sql, {**values, "marks": given}).fetchall()
+        other.set_progress_handler(None, 0)
+        assert len(found) == (2 if newest else 1)
+        return len(counted)
+
+    store.open()
+    assert steps(2_000) <= steps(10) + 2
+
+
 @pytest.mark.parametrize("name", ["depth", "depth_of_queue"])
 def test_the_depth_is_read_from_the_ready_index_alone(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    (step,) = plan(other, _QUERIES[name])
+    (step,) = plan(other, STATEMENTS[name])
     assert "INDEX rowlock_jobs_ready" in step
     # Versions that do not call the index covering put the look into the table off, until a column is read.
-    program = {row[1] for row in other.execute("EXPLAIN " + _QUERIES[name], {"queue": "q1"})}
+    program = {row[1] for row in other.execute("EXPLAIN " + STATEMENTS[name], {"queue": "q1"})}
     assert "Next" in program and not program & {"Column", "FinishSeek"}
 
 
@@ -168,9 +208,9 @@ def test_the_depth_is_read_from_the_ready_index_alone(
     [
         ("due_jobs", "rowlock_jobs_due"),
         ("due_heads", "rowlock_jobs_due"),
-        ("next_due", "rowlock_jobs_due"),
+        ("next_needed", "rowlock_jobs_due"),
         ("expired_jobs", "rowlock_jobs_expiring"),
-        ("next_expiry", "rowlock_jobs_expiring"),
+        ("next_needed", "rowlock_jobs_expiring"),
         ("held_by", "rowlock_jobs_held"),
         ("held", "rowlock_jobs_held"),
         ("unique_holder", "rowlock_jobs_unique"),
@@ -184,7 +224,7 @@ def test_the_depth_is_read_from_the_ready_index_alone(
 def test_maintenance_and_reads_use_their_index(
     backlog: SqliteStore, other: sqlite3.Connection, name: str, index: str
 ) -> None:
-    steps = plan(other, _QUERIES[name])
+    steps = plan(other, STATEMENTS[name])
     assert any(index in step for step in steps), steps
 
 
@@ -198,7 +238,7 @@ def test_maintenance_and_reads_use_their_index(
 def test_finishing_goes_by_the_primary_key(
     backlog: SqliteStore, other: sqlite3.Connection, name: str
 ) -> None:
-    assert plan(other, _QUERIES[name]) == ["SEARCH rowlock_jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+    assert plan(other, STATEMENTS[name]) == ["SEARCH rowlock_jobs USING INTEGER PRIMARY KEY (rowid=?)"]
 
 
 def test_an_empty_queue_costs_no_write_transaction(store: SqliteStore, other: sqlite3.Connection) -> None:
@@ -302,14 +342,15 @@ def test_old_versions_make_no_passive_checkpoints(store: SqliteStore) -> None:
     assert connection_of(store).execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
 
-def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: SqliteStore) -> None:
+def test_threads_have_connections_of_their_own_and_close_ends_them_all(path: Path) -> None:
+    store = SqliteStore(str(path), busy_timeout=30)
     found: list[sqlite3.Connection] = []
     done = threading.Event()
 
     def use() -> None:
         add(store)
         found.append(connection_of(store))
-        done.wait(10)
+        done.wait(30)
 
     thread = threading.Thread(target=use)
     thread.start()
@@ -324,6 +365,7 @@ def test_threads_have_connections_of_their_own_and_close_ends_them_all(store: Sq
     done.set()
     thread.join()
     assert len(store.find()) == 2  # a later call opens anew
+    store.close()
 
 
 FORK = """
@@ -366,18 +408,18 @@ def test_a_fork_waits_for_transactions_and_finds_no_connection_open(store: Sqlit
     inside, leave = threading.Event(), threading.Event()
 
     def write() -> None:
-        with store._write() as tx:
+        with store.database.write() as tx:
             inside.set()
-            leave.wait(10)
+            leave.wait(30)
             tx.run("set_paused", name="q", paused=1)
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(30)
     threading.Timer(0.2, leave.set).start()
     child = os.fork()
     if child == 0:
-        os._exit(0 if leave.is_set() else 1)
+        end_child(0 if leave.is_set() else 1)
     assert os.waitpid(child, 0)[1] == 0
     thread.join()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -411,7 +453,7 @@ def test_a_write_inside_a_write_is_refused_and_spoils_nothing(store: SqliteStore
     store.open()
 
     def outer() -> None:
-        with store._write() as tx:
+        with store.database.write() as tx:
             tx.run("set_paused", name="one", paused=1)
             with pytest.raises(StoreError):
                 add(store)
@@ -429,12 +471,12 @@ def test_a_checkpoint_without_the_write_lock_copies_nothing(
 ) -> None:
     add(store, 2000)
     other.execute("BEGIN IMMEDIATE")
-    size = os.stat(store.path).st_size
-    store.checkpoints.make(connection_of(store))
-    assert os.stat(store.path).st_size == size
+    size = os.stat(store.database.path).st_size
+    store.database.checkpoints.make(connection_of(store))
+    assert os.stat(store.database.path).st_size == size
     other.execute("ROLLBACK")
-    store.checkpoints.make(connection_of(store))
-    assert os.stat(store.path).st_size > size
+    store.database.checkpoints.make(connection_of(store))
+    assert os.stat(store.database.path).st_size > size
 
 
 def test_a_file_that_cannot_become_wal_is_named_and_nothing_hangs(
@@ -565,7 +607,7 @@ def test_a_thread_that_cannot_open_its_connection_is_told_in_our_words(
 ) -> None:
     """A worker goes on after an error of the store, and ends with any other."""
     add(store)
-    store.connections.close()
+    store.database.connections.close()
     path.rename(path.with_name("elsewhere.db"))
     path.mkdir()
     for call in (lambda: add(store), store.find):

@@ -28,7 +28,8 @@ from sqlalchemy.pool import NullPool
 
 from rowlock import Rowlock
 from rowlock.errors import ConfigurationError, StoreBusy
-from rowlock.stores.sql.user_connection import Answer, UserConnection, borrow
+from rowlock.stores.sql.borrowing import borrow
+from rowlock.stores.sql.user_connection import Answer, UserConnection
 from tests.django_setup import set_up_django
 
 # -- a place to write to -------------------------------------------------------------------------
@@ -583,11 +584,11 @@ UNUSABLE: dict[str, tuple[Callable[[], object], str]] = {
     "a cursor": (cursor_of_nothing, r"on a sqlite3\.Cursor \(pass the cursor's connection\)"),
     "another dialect": (
         lambda: Session(sqlalchemy.create_engine("mysql://", module=sqlite3)),
-        "a connection to mysql: only SQLite and PostgreSQL hold queues",
+        "a connection to mysql: only SQLite, PostgreSQL and DuckDB hold queues",
     ),
     "another backend": (
         lambda: DummyWrapper({}),
-        "a connection to unknown: only SQLite and PostgreSQL hold queues",
+        "a connection to unknown: only SQLite, PostgreSQL and DuckDB hold queues",
     ),
 }
 
@@ -613,7 +614,7 @@ def test_a_psycopg_cursor_is_refused_by_name(postgres_url: str) -> None:
 def test_recognising_imports_no_driver() -> None:
     script = """
 import sqlite3, sys
-from rowlock.stores.sql.user_connection import borrow
+from rowlock.stores.sql.borrowing import borrow
 connection = sqlite3.connect(":memory:")
 borrow(connection).run("SELECT 1", {})
 connection.close()

@@ -54,7 +54,17 @@ same: Job = app.retry(app.cancel(app.job(job)))
 history: list[HistoryEntry] = app.history(job)
 logs: list[LogEntry] = app.logs(job)
 plain: dict[str, Any] = job.to_dict()
+watched: list[Job] = list(app.watch(job))
+
+
+async def follow() -> list[Job]:
+    return [job async for job in app.watch(1)]
+
+
 app.worker(queues=["gpu"], strategy="PRIORITY", concurrency=4, pool="thread").run(until_empty=True)
+app.consume("birds", until_empty=True, pool="process", concurrency=2)
+app.ingest("microphones", table="recordings", folder="recorder", path=["raw", "processed"]).run_once()
+app.janitor("old", table="recordings", folder="recorder", max_age=lambda: "30d", order_by="time").run_once()
 Poller(app, worker_id=None, strategy="FIFO").poll_once(lambda claim: claim.args)
 
 
@@ -106,6 +116,13 @@ app.task(colour="red")  # wrong
 app.task(priority="high")  # wrong
 job.state = State.FAILED  # wrong
 app.worker(concurrency="four")  # wrong
+app.worker(colour="red")  # wrong
+app.consumer("birds", table="recordings", colour="red")  # wrong
+app.enqueue("add", {"a": 1}, colour="red")  # wrong
+app.consume("birds", queues=["gpu"])  # wrong
+app.ingest("microphones", table="recordings")  # wrong
+app.ingest("microphones", table="recordings", folder="recorder", settle="long")  # wrong
+app.janitor("old", table="recordings", folder="recorder", colour="red")  # wrong
 app.result("one")  # wrong
 app.cancel("one")  # wrong
 Rowlock(5)  # wrong

@@ -49,7 +49,7 @@ def test_tasks_share_an_engine_with_the_program(lab: Lab) -> None:
             await connection.execute(text("SELECT 1"))
         jobs = [await write.aenqueue(word) for word in ("a", "b")]
         async with app.worker(concurrency=1).abackground():
-            found = [await app.aresult(job.id, timeout=20) for job in jobs]
+            found = [await app.aresult(job.id, timeout=50) for job in jobs]
         await engine.dispose()
         return found
 

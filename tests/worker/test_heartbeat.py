@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from rowlock import Rowlock
 from rowlock.errors import StoreBusy
+from rowlock.liveness import Lease, Liveness
+from rowlock.stores.base import Bell
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.runs import Runs
+from rowlock.worker.profile import Profile
+from rowlock.worker.run_reports import RunReports
 
 
 class Beats:
@@ -21,27 +23,21 @@ class Beats:
 
     def __init__(self, app: Rowlock) -> None:
         self.rung: list[str] = []
-        self.store_backoff: list[Exception] = []
-        self.strategy = "PRIORITY"
-        self.heartbeat = Heartbeat(
-            app,
-            name="w",
-            queues=(),
-            concurrency=lambda: 1,
-            strategy=lambda: self.strategy,
-            ring=lambda: self.rung.append(self.heartbeat.id),
-            runs=lambda: cast(Runs, self),
-        )
+        self.errors: list[Exception] = []
+        options = Profile("w", (), "PRIORITY", 1.0)
+        self.liveness = Liveness(Lease(app.settings.lease))
+        parts = (self.liveness, cast(Bell, self), cast(RunReports, self))
+        self.heartbeat = Heartbeat(app.workload(), options, *parts)
         self.heartbeat.register()
-        self.strategy = "FIFO"
-        self.liveness = self.heartbeat.liveness
-        self.start = time.monotonic()
+        options.strategy = "FIFO"
+        self.start = self.heartbeat._tried_at  # when that was
 
-    @property
-    def in_flight(self) -> dict[Any, Any]:
-        if self.store_backoff:
-            raise self.store_backoff.pop()
-        return {}
+    def put(self, _: None) -> None:
+        self.rung.append(self.heartbeat.id)
+
+    def run_once(self, worker: str) -> None:
+        if self.errors:
+            raise self.errors.pop()
 
     def tasks(self) -> list[str]:
         return ["segment"]
@@ -117,10 +113,10 @@ def test_trouble_is_logged_and_the_beating_goes_on(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         for moment in (0.1, 0.2):
-            beats.store_backoff = [StoreBusy("locked")]
+            beats.errors = [StoreBusy("locked")]
             beats.heartbeat.run_once(beats.start + moment)
         assert caplog.text.count("goes on trying") == 1
-        beats.store_backoff = [ValueError("a bug")]
+        beats.errors = [ValueError("a bug")]
         beats.heartbeat.run_once(beats.start + 0.3)
         assert "a bug" in caplog.text
     beats.heartbeat.run_once(beats.start + 1.5)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rowlock import Rowlock
-from tests.eventually import eventually
+from tests.eventually import eventually, time_lost
 
 LEASE = 2.0
 CODE = """
@@ -57,7 +57,7 @@ def start(app: Rowlock, tmp_path: Path) -> Iterator[Callable[[str], subprocess.P
     def start_worker(name: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, str(script), name])
         processes.append(process)
-        eventually(lambda: any(worker.id == name for worker in app.store.workers()), timeout=20)
+        eventually(lambda: any(worker.id == name for worker in app.store.workers()), timeout=60)
         return process
 
     yield start_worker
@@ -74,13 +74,14 @@ def test_jobs_of_a_killed_worker_finish_elsewhere_within_lease_and_a_second(
     jobs = [app.enqueue("work", {"n": n, "seconds": 60.0}) for n in range(2)]
     eventually(lambda: len(list(tmp_path.glob("started-*"))) == 2)
     start("survivor")
-    os.kill(victim.pid, signal.SIGKILL)
-    victim.wait()
-    assert [app.result(job.id, timeout=20) for job in jobs] == [0, 1]
+    with time_lost() as lost:
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        assert [app.result(job.id, timeout=60) for job in jobs] == [0, 1]
     (last_beat,) = [worker.beat_at for worker in app.store.workers() if worker.id == "victim"]
     for job in jobs:
         rescued = app.history(job.id)[0]
-        assert (rescued.at - last_beat).total_seconds() < LEASE + 1
+        assert (rescued.at - last_beat).total_seconds() < LEASE + 1 + 2 * lost()
         found = app.job(job.id)
         assert (found.claim, found.claimed_by, found.failures) == (2, "survivor", 0)
         assert [entry.event for entry in app.history(job.id)] == ["rescued", "completed"]
@@ -96,11 +97,11 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_done(
     second = start("second")
     second.wait()
     start("third")
-    eventually(lambda: app.job(poison.id).state.final, timeout=20)
+    eventually(lambda: app.job(poison.id).state.final, timeout=60)
     found = app.job(poison.id)
     assert (found.state, found.error_kind, found.failures) == ("failed", "worker_died", 2)
     assert "its worker died 2 times" in str(found.error)
-    assert [app.result(job.id, timeout=20) for job in good] == list(range(5))
+    assert [app.result(job.id, timeout=60) for job in good] == list(range(5))
 
 
 def test_sigterm_finishes_what_runs(
@@ -110,7 +111,7 @@ def test_sigterm_finishes_what_runs(
     job = app.enqueue("work", {"n": 1, "seconds": 1.0})
     eventually(lambda: list(tmp_path.glob("started-1-*")))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=60) == 0
     assert app.result(job.id, timeout=0) == 1
 
 
@@ -122,7 +123,7 @@ def test_a_second_signal_gives_back_what_runs_at_once(
     eventually(lambda: list(tmp_path.glob("started-1-*")))
     process.send_signal(signal.SIGTERM)  # two of one kind may arrive as one
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     found = app.job(job.id)
     assert (found.state, found.failures) == ("queued", 0)
 
@@ -133,9 +134,9 @@ def test_many_workers_killed_again_and_again_lose_nothing(
     jobs = [app.enqueue("work", {"n": n, "seconds": 0.01}) for n in range(60)]
     for number in range(3):
         process = start(f"w{number}")
-        eventually(lambda number=number: app.stats()["completed"] >= (number + 1) * 5, timeout=20)
+        eventually(lambda number=number: app.stats()["completed"] >= (number + 1) * 5, timeout=60)
         process.kill()
         process.wait()
     start("last")
-    assert [app.result(job.id, timeout=30) for job in jobs] == list(range(60))
+    assert [app.result(job.id, timeout=60) for job in jobs] == list(range(60))
     assert all(app.job(job.id).failures <= 3 for job in jobs)

@@ -1,75 +1,90 @@
-"""Claims that came with a lost answer: given back, also by a worker that asks for more without a pause."""
+"""Claims that came with a lost answer: given back, at once and only those."""
 
 from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rowlock import Rowlock
-from rowlock.job import Ending
-from rowlock.worker.lost_claims import LostClaims
-from tests.stores.steps import add, end, state, take, worker
+from rowlock.errors import StoreUnreachable
+from rowlock.job import ClaimRequest, Ending
+from rowlock.liveness import Lease, Liveness
+from rowlock.worker.exchanger import Exchanger
+from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.polls import Polls
+from rowlock.worker.profile import Profile
+from rowlock.worker.unwritten import Batch, Unwritten
+from tests.stores.steps import add, end, state
 
 
 class Looks:
-    """A look for strays on a real store, and how the worker stands that it is made for."""
+    """The exchanges of a worker with a real store, the last of which lost its answer on the way."""
 
-    def __init__(self, app: Rowlock) -> None:
+    def __init__(self, app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = app.store
-        self.id = worker(self.store)
-        self.asked = self.answered = 0
-        self.known: set[tuple[int, int]] = set()
-        self.lost_claims = LostClaims(
-            lambda: self.store, lambda: self.known, asked=lambda: self.asked, answered=lambda: self.answered
-        )
+        options = Profile(None, (), "FIFO", 1.0)
+        liveness = Liveness(Lease(app.settings.lease))
+        self.heartbeat = Heartbeat(app.workload(), options, liveness, queue.SimpleQueue())
+        polls = Polls(app, app.workload(), options, self.heartbeat, queue.SimpleQueue())
+        self.unwritten = Unwritten()
+        self.exchanger = Exchanger(self.store, self.heartbeat, polls, self.unwritten)
+        exchange = self.store.exchange
 
-    def look(self) -> int:
-        self.lost_claims.before_look()
-        return self.lost_claims.run_once(
-            self.id, [(job, claim) for job, claim, _ in self.store.held(self.id)]
-        )
+        def lost(*given: Any, **named: Any) -> None:
+            self.claims = exchange(*given, **named).claims
+            raise StoreUnreachable("the connection was lost")
+
+        self.jobs = add(self.store, 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(self.store, "exchange", lost)
+            with pytest.raises(StoreUnreachable):
+                self.exchanger.exchange(Batch(), ClaimRequest(count=2, strategy="FIFO"))
+
+    def states(self) -> list[str]:
+        return [state(self.store, job) for job in self.jobs]
 
 
 @pytest.fixture
-def looks(app: Rowlock) -> Looks:
-    return Looks(app)
+def looks(app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    made = Looks(app, monkeypatch)
+    yield made
+    made.heartbeat.leave()
 
 
-def test_what_nobody_knows_at_two_looks_is_given_back(looks: Looks) -> None:
-    (job,) = add(looks.store)
-    take(looks.store, looks.id)
-    assert [looks.look(), looks.look(), looks.look()] == [0, 1, 0]
-    assert state(looks.store, job) == "queued"
-
-
-def test_claims_on_their_way_are_waited_for(looks: Looks) -> None:
-    add(looks.store)
-    (claim,) = take(looks.store, looks.id)
-    looks.asked = 1
-    assert [looks.look(), looks.look()] == [0, 0]
-    looks.known = {(claim.id, claim.claim)}
-    looks.answered = 1
-    assert [looks.look(), looks.look()] == [0, 0]
-    assert state(looks.store, claim.id) == "running"
-
-
-def test_strays_are_found_although_an_exchange_is_under_way_at_every_look(looks: Looks) -> None:
-    add(looks.store, 2)
-    (stray,) = take(looks.store, looks.id)
-    looks.asked = 1
-    assert looks.look() == 0
-    (coming,) = take(looks.store, looks.id)
-    looks.asked, looks.answered = 2, 1
-    assert looks.look() == 1
-    assert [state(looks.store, claim.id) for claim in (stray, coming)] == ["queued", "running"]
-
-
-def test_what_ended_during_the_look_is_not_called_a_stray(
+def test_what_nobody_knows_is_given_back_free_of_charge(
     looks: Looks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add(looks.store)
-    (claim,) = take(looks.store, looks.id)
-    assert looks.look() == 0
-    assert end(looks.store, claim, Ending.COMPLETED)
-    assert looks.lost_claims.run_once(looks.id, [(claim.id, claim.claim)]) == 0
-    assert state(looks.store, claim.id) == "completed"
-    assert caplog.messages == []
+    assert looks.states() == ["running", "running"]
+    assert looks.exchanger.release_lost_claims(()) == 2
+    assert looks.states() == ["queued", "queued"]
+    assert caplog.messages[0].startswith("2 claims were made, but the database's answer was lost: given back")
+
+
+def test_what_runs_or_waits_to_be_written_is_not(looks: Looks) -> None:
+    runs, ended = looks.claims
+    looks.unwritten.add(ended.ended(Ending.COMPLETED))
+    assert looks.exchanger.release_lost_claims({(runs.id, runs.claim)}) == 0
+    assert looks.states() == ["running", "running"]
+    looks.exchanger.prepare()  # given to an exchange, and not known to be written
+    assert looks.exchanger.release_lost_claims({(runs.id, runs.claim)}) == 0
+
+
+def test_what_ended_during_the_look_is_not_called_lost(
+    looks: Looks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = looks.store.held(looks.heartbeat.id)
+    for claim in looks.claims:
+        assert end(looks.store, claim, Ending.COMPLETED)
+    monkeypatch.setattr(looks.store, "held", lambda worker: held)
+    assert looks.exchanger.release_lost_claims(()) == 0
+    assert looks.states() == ["completed", "completed"] and caplog.messages == []
+
+
+def test_nothing_is_asked_unless_an_answer_was_lost(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks.exchanger.release_lost_claims(())
+    monkeypatch.setattr(looks.store, "held", None)  # a call would raise
+    assert looks.exchanger.release_lost_claims(()) == 0  # a moment after the last look
+    assert looks.exchanger.lost_claims.expected

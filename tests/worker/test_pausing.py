@@ -14,7 +14,7 @@ from tests.stores.conformance.conftest import postgres, sqlite
 
 @pytest.fixture(params=[sqlite, postgres], ids=["sqlite", "postgres"])
 def app(request: pytest.FixtureRequest) -> Iterator[Rowlock]:
-    with closing(Rowlock(request.param(request), poll_interval=30)) as made:
+    with closing(Rowlock(request.param(request), poll_interval=600)) as made:
         yield made
 
 

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -155,35 +156,35 @@ def test_run_polls_so_many_times_and_retires(app: Rowlock, poller: Poller) -> No
 
 
 def test_stop_from_another_thread_ends_the_run_at_once(app: Rowlock) -> None:
-    poller = Poller(app, poll_interval=30.0)
+    poller = Poller(app, poll_interval=600.0)
     thread = threading.Thread(target=poller.run, args=(lambda claim: None,))
     thread.start()
     eventually(lambda: poller.polls_total)
     assert poller.stats()["running"]
     poller.stop()
-    thread.join(timeout=5)
+    thread.join(timeout=50)
     assert not thread.is_alive() and not poller.stats()["running"]
 
 
 def test_a_commit_by_somebody_else_ends_the_wait(app: Rowlock) -> None:
-    poller = Poller(app, poll_interval=30.0)
+    poller = Poller(app, poll_interval=600.0)
     done = threading.Event()
     thread = threading.Thread(target=poller.run, args=(lambda claim: done.set(),))
     thread.start()
     eventually(lambda: poller.polls_empty)
     enqueue(app)
-    assert done.wait(5)
+    assert done.wait(50)
     poller.stop()
     thread.join()
 
 
 def test_a_wait_is_no_longer_than_until_the_next_due_job(app: Rowlock) -> None:
-    poller = Poller(app, poll_interval=30.0)
+    poller = Poller(app, poll_interval=600.0)
     done = threading.Event()
     thread = threading.Thread(target=poller.run, args=(lambda claim: done.set(),))
     thread.start()
     enqueue(app, delay=0.3)
-    assert done.wait(10)
+    assert done.wait(50)
     poller.stop()
     thread.join()
 
@@ -198,8 +199,8 @@ def test_the_wait_grows_with_empty_polls_up_to_a_minute(app: Rowlock) -> None:
     assert 3.0 <= waits[3] <= 4.0 and 6.0 <= waits[4] <= 8.0
     assert all(45 <= wait <= 60 for wait in waits[8:])
     assert len(set(waits[8:])) > 1  # jitter
-    enqueue(app, delay=7.0)
-    assert poller.idle_wait() == pytest.approx(7.0, abs=1.0)
+    enqueue(app, delay=40.0)
+    assert 10.0 < poller.idle_wait() <= 40.0  # and not what it has grown to
     enqueue(app)
     assert poller.claim() is not None
     poller.claim()
@@ -219,7 +220,7 @@ def test_a_busy_database_is_a_counted_empty_poll_with_one_line(
     app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.05)
     poller = Poller(app)
     enqueue(app)
-    poller.maintain()
+    poller._polls.maintain()
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with caplog.at_level(logging.WARNING):
@@ -262,7 +263,7 @@ def test_a_disk_that_cannot_be_written_when_a_job_ends_gets_its_outcome_later(tm
     id = enqueue(app)
 
     def writable(yes: bool) -> None:
-        with app.store.connections.borrowed() as connection:  # type: ignore[attr-defined]
+        with app.store.database.connections.borrowed() as connection:  # type: ignore[attr-defined]
             connection.execute(f"PRAGMA query_only = {'OFF' if yes else 'ON'}")
 
     def spoil(claim: Any) -> str:
@@ -292,14 +293,19 @@ def test_the_strategy_can_be_changed_between_polls(app: Rowlock, poller: Poller)
 
 
 def test_a_poller_beats_while_its_user_works(tmp_path: Path) -> None:
-    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", lease=0.6)
+    app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", lease=6.0)
     slow, other = Poller(app, worker_id="slow"), Poller(app, worker_id="other")
     enqueue(app)
     claim = slow.claim()
     assert claim is not None
-    started = time.monotonic()
-    while time.monotonic() - started < 1.5:  # well past the lease
+    beats: set[datetime] = set()
+
+    def has_beaten_twice() -> bool:
         assert other.claim() is None
+        beats.update(one.beat_at for one in app.store.workers() if one.id == "slow")
+        return len(beats) > 2
+
+    eventually(has_beaten_twice)
     assert claim.complete()
     slow.close()
     other.close()
@@ -312,7 +318,7 @@ def test_a_poller_that_was_declared_dead_registers_anew(app: Rowlock, poller: Po
     assert old is not None
     rescuer = Poller(app, worker_id="rescuer")
     rescuer.claim()
-    later = time.time() + 61
+    later = time.time() + 1000
     app.store.beat("rescuer", "FIFO", now=later)
     assert app.store.rescue("rescuer", careful_age=20, now=later).workers == ["w1"]
     assert poller.claim() is None
@@ -345,7 +351,7 @@ def test_a_late_answer_about_an_earlier_incarnation_is_ignored(app: Rowlock, pol
 
 
 def test_a_job_enqueued_by_the_pollers_own_thread_ends_its_wait(app: Rowlock) -> None:
-    poller, done = Poller(app, poll_interval=30.0), threading.Event()
+    poller, done = Poller(app, poll_interval=600.0), threading.Event()
 
     def add_one() -> None:
         if not app.jobs():
@@ -353,7 +359,7 @@ def test_a_job_enqueued_by_the_pollers_own_thread_ends_its_wait(app: Rowlock) ->
 
     thread = threading.Thread(target=poller.run, args=(lambda claim: done.set(), add_one))
     thread.start()
-    assert done.wait(5)
+    assert done.wait(50)
     poller.stop()
     thread.join()
 

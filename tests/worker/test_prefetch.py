@@ -14,7 +14,7 @@ import pytest
 from rowlock import ConfigurationError, JobContext, Retry, Rowlock, State
 from rowlock.job import Ending
 from rowlock.task import Task
-from rowlock.worker.prefetch import HORIZON, MOST, Prefetch, may_wait
+from rowlock.worker.prefetch import HORIZON, MAX_PREFETCHED, Prefetch, may_wait
 from tests.eventually import eventually
 from tests.test_strategies import claim
 
@@ -23,8 +23,8 @@ def task(**options: Any) -> Task[..., Any]:
     return Task(Rowlock(), lambda: None, name="work", **options)
 
 
-def experienced(places: int = 2, most: int | None = None, **seconds: float) -> Prefetch:
-    made = Prefetch(places, most)
+def experienced(slots: int = 2, most: int | None = None, **seconds: float) -> Prefetch:
+    made = Prefetch(slots, most)
     for name, took in seconds.items():
         made.learn([claim(1, 0, task=name).ended(Ending.COMPLETED, run_seconds=took)] * 1000)
     return made
@@ -46,7 +46,7 @@ def test_quick_jobs_come_by_the_hundreds_after_a_few_exchanges() -> None:
         prefetch.adapt([prefetch.cost("work")] * wanted, wanted)
         seen.append(prefetch.ahead)
     assert seen[:3] == [2, 6, 14]
-    assert seen[-1] == MOST
+    assert seen[-1] == MAX_PREFETCHED
 
 
 def test_no_more_is_claimed_ahead_than_a_moment_of_work() -> None:
@@ -70,7 +70,7 @@ def test_no_more_is_claimed_ahead_than_a_few_quick_runs_can_vouch_for() -> None:
 def test_what_had_not_begun_says_nothing_about_how_long_it_takes() -> None:
     prefetch = experienced(work=0.05)
     prefetch.learn([claim(1, 0, task="work").ended(Ending.RELEASED)] * 100)
-    assert prefetch.quick == []
+    assert not prefetch.is_quick("work")
 
 
 def test_one_slow_job_ends_claiming_ahead() -> None:
@@ -102,7 +102,7 @@ def test_what_may_run_only_once_or_was_claimed_before_waits_for_no_place() -> No
     assert may_wait(first, task(retry=Retry(max_attempts=2)))
     assert not may_wait(first, task(retry=False))
     assert not may_wait(msgspec.structs.replace(first, max_attempts=1), task())
-    assert not may_wait(msgspec.structs.replace(first, again=True), task())
+    assert not may_wait(msgspec.structs.replace(first, claimed_before=True), task())
 
 
 def test_a_task_that_became_slow_is_forgotten_as_quick() -> None:
@@ -138,14 +138,14 @@ def test_jobs_that_wait_behind_a_slow_one_are_left_to_idle_workers(app: Rowlock)
     def work(ctx: JobContext, n: int) -> str | None:
         if n == 200:
             seen.set()
-            hang.wait(20)
+            hang.wait(100)
         return ctx.job.claimed_by
 
     work.enqueue_many([(n,) for n in range(600)])
     with app.worker(concurrency=1, worker_id="first", strategy="FIFO").background():
-        assert seen.wait(20)
+        assert seen.wait(100)
         with app.worker(concurrency=1, worker_id="second", strategy="FIFO").background():
-            eventually(lambda: app.stats()["completed"] == 599, timeout=20)
+            eventually(lambda: app.stats()["completed"] == 599, timeout=50)
         hang.set()
         eventually(lambda: app.stats()["completed"] == 600)
     assert app.job(600).failures == 0
@@ -170,7 +170,7 @@ def test_no_short_job_waits_behind_a_prefetched_long_one_while_a_place_is_free(t
         app.worker(concurrency=4, strategy="FIFO", worker_id="a").background(),
         app.worker(concurrency=4, strategy="FIFO", worker_id="b").background(),
     ):
-        eventually(lambda: app.stats()["completed"] == 54, timeout=20)
+        eventually(lambda: app.stats()["completed"] == 54, timeout=50)
         assert {job.task for job in app.jobs(state="completed", limit=100)} == {"short"}
         release.set()
         eventually(lambda: app.stats()["completed"] == 60)
@@ -222,18 +222,18 @@ def test_a_stop_gives_back_what_has_not_begun(app: Rowlock, kind: str) -> None:
         @app.task
         def work(n: int) -> None:
             if begin(n):
-                leave.wait(20)
+                leave.wait(100)
 
     else:
 
         @app.task
         async def work(n: int) -> None:
             if begin(n):
-                await asyncio.to_thread(leave.wait, 20)
+                await asyncio.to_thread(leave.wait, 100)
 
     work.enqueue_many([(n,) for n in range(300)])
     with app.worker(concurrency=1, strategy="FIFO").background() as worker:
-        assert entered.wait(20)
+        assert entered.wait(100)
         worker.stop()
         eventually(lambda: app.stats()["running"] == 1)
         leave.set()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rowlock import Poller, Rowlock, State, endings
-from rowlock.worker import worker as workers
+from rowlock import Poller, Rowlock, State, endings, marks
+from rowlock.worker import demand
 from tests.eventually import eventually
 
 
@@ -47,14 +47,17 @@ def producer(url: str) -> Iterator[Rowlock]:
 def test_a_worker_that_does_not_know_a_task_leaves_its_jobs_to_those_who_do(
     app: Rowlock, other: Rowlock, producer: Rowlock
 ) -> None:
-    """The one that knows it is held up, so that the other has every chance to take the jobs again."""
+    """The one that knows it is held up, so that the other has every chance to take the jobs again.
+
+    It claims nothing ahead: what it gave back because it had to wait would be counted, too.
+    """
     held = threading.Event()
-    app.task(name="slow")(lambda: held.wait(30))
+    app.task(name="slow")(lambda: held.wait(200))
     app.enqueue("slow")
     with app.worker(concurrency=1).background():
         eventually(lambda: app.stats()["running"])
         ids = [producer.enqueue(name).id for name in ("work", "toil") for _ in range(15)]
-        with other.worker(concurrency=2, poll_interval=0.01).background() as worker:
+        with other.worker(concurrency=2, prefetch=0, poll_interval=0.01).background() as worker:
             eventually(lambda: worker.tally.released >= 2)
             mine = [other.enqueue("else").id for _ in range(10)]  # behind those that it leaves to others
             eventually(lambda: worker.tally.completed == 10)
@@ -64,6 +67,26 @@ def test_a_worker_that_does_not_know_a_task_leaves_its_jobs_to_those_who_do(
             assert worker.tally.released <= 4
     assert {app.job(id).claim for id in mine} == {1}
     assert {app.job(id).failures for id in ids} == {0}
+
+
+def test_a_worker_finds_what_comes_back_before_many_jobs_that_it_does_not_know(
+    app: Rowlock, other: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first another has it; by the time it comes back, the worker's scans begin behind its place."""
+    monkeypatch.setattr(marks, "SLOW_SECONDS", 0.0)
+    poller = Poller(app)  # it counts as knowing every task
+    mine = other.enqueue("else")
+    held = poller.claim()
+    assert held is not None and held.id == mine.id
+    for _ in range(50):
+        app.enqueue("work")
+    with other.worker(concurrency=1, poll_interval=60.0).background() as worker:
+        later = [other.enqueue("else") for _ in range(3)]
+        eventually(lambda: worker.tally.completed == 3)
+        held.release()
+        eventually(lambda: other.job(mine.id).state is State.COMPLETED)
+    assert {other.job(job.id).state for job in later} == {State.COMPLETED}
+    poller.close()
 
 
 @pytest.fixture
@@ -112,7 +135,7 @@ def test_there_are_only_so_many_tasks_that_a_worker_leaves_out_and_the_others_wa
     app: Rowlock, other: Rowlock, producer: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would take them, and give them back, again and again."""
-    monkeypatch.setattr(workers, "_MOST_UNKNOWN", 1)
+    monkeypatch.setattr(demand, "_MOST_UNKNOWN", 1)
     poller = Poller(app)
     assert poller.claim() is None  # registered: it knows every task
     one, two = producer.enqueue("toil"), producer.enqueue("work")

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Fail, JobContext, JobFailed, Outcome, Retry, RetryLater, Rowlock
-from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut
+from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut, StoreBusy
 from rowlock.execution.context import JobLogFilter
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
+from tests.forks import end_child
 
 QUICK = Retry(max_attempts=3, base=0.01, cap=0.02)
 
@@ -187,7 +188,7 @@ def test_one_job_at_a_time_needs_no_other_thread(app: Rowlock, monkeypatch: pyte
 def test_a_worker_does_not_end_while_a_thread_of_its_pool_claims(
     app: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 20)
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 500)
     worker, exchange = app.worker(concurrency=1, prefetch=0), app.store.exchange
     claimed, ended = threading.Event(), threading.Event()
     early: list[bool] = []
@@ -211,7 +212,7 @@ def test_a_worker_does_not_end_while_a_thread_of_its_pool_claims(
 def test_an_error_in_a_thread_of_the_pool_ends_the_worker(
     app: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 5)
+    app.task(name="nothing")(lambda: None).enqueue_many([{}] * 100)
     exchange = app.store.exchange
 
     def broken(*given: Any, **named: Any) -> Any:
@@ -235,7 +236,7 @@ def test_progress_and_log_lines_are_seen_while_it_runs_and_kept_after(app: Rowlo
     def work(ctx: JobContext) -> None:
         ctx.progress(1, 4, "first")
         ctx.log("started", image=7)
-        leave.wait(10)
+        leave.wait(30)
         ctx.progress(4, 4, "last")
         ctx.log("ended")
 
@@ -244,7 +245,7 @@ def test_progress_and_log_lines_are_seen_while_it_runs_and_kept_after(app: Rowlo
         halfway = eventually(lambda: app.job(job.id).progress)
         assert (halfway.done, halfway.total, halfway.note) == (1, 4, "first")
         leave.set()
-        app.result(job.id, timeout=10)
+        app.result(job.id, timeout=30)
     last = app.job(job.id).progress
     assert last is not None and (last.done, last.note) == (4, "last")
     assert list(last) == [4, 4, "last"]
@@ -280,7 +281,7 @@ def test_a_running_job_is_cancelled_where_it_checks(app: Rowlock) -> None:
 
     job = loop.enqueue()
     with app.worker().background():
-        assert entered.wait(10)
+        assert entered.wait(30)
         assert app.cancel(job.id).cancelling
         eventually(lambda: app.job(job.id).state.final)
     assert app.job(job.id).state == "cancelled"
@@ -301,7 +302,7 @@ def test_a_run_over_its_timeout_is_told_at_its_next_call(app: Rowlock) -> None:
             ctx.progress(1)
 
     job = slow.enqueue()
-    app.worker().run(until_empty=True)
+    Worker(app, app.workload(), timeout_grace=100.0).run(until_empty=True)
     found = app.job(job.id)
     assert (found.state, found.error_kind) == ("failed", "timeout")
     assert found.error == "it ran longer than its timeout of 0.05 s"  # told, not given up on
@@ -320,8 +321,8 @@ def test_a_run_that_ignores_its_timeout_is_given_up_and_its_place_is_free(app: R
         return 1
 
     job, after = stuck.enqueue(), fine.enqueue()
-    with Worker(app, concurrency=1, timeout_grace=0.05).background():
-        assert app.result(after.id, timeout=10) == 1
+    with Worker(app, app.workload(), concurrency=1, timeout_grace=0.05).background():
+        assert app.result(after.id, timeout=30) == 1
         found = app.job(job.id)
         assert (found.state, found.error_kind, found.failures) == ("failed", "timeout", 1)
         leave.set()
@@ -466,7 +467,7 @@ def test_as_many_jobs_run_at_once_as_there_are_threads(app: Rowlock) -> None:
 
     @app.task
     def meet() -> int:
-        return barrier.wait(10)
+        return barrier.wait(30)
 
     ids = meet.enqueue_many([{}] * 6)
     app.worker(concurrency=3).run(until_empty=True)
@@ -579,12 +580,12 @@ def test_stop_finishes_what_runs_and_claims_nothing_more(app: Rowlock) -> None:
     @app.task
     def work(n: int) -> int:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         return n
 
     first, second = work.enqueue(1), work.enqueue(2)
     with app.worker(concurrency=1, strategy="FIFO").background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         worker.stop()
         leave.set()
     assert app.result(first.id) == 1
@@ -598,18 +599,18 @@ def test_stop_now_gives_back_what_runs_and_refuses_its_late_result(app: Rowlock)
     @app.task
     def work() -> str:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         left.set()
         return "late"
 
     job = work.enqueue()
     with app.worker(concurrency=1).background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         worker.stop(now=True)
     found = app.job(job.id)
     assert (found.state, found.failures, found.claimed_by) == ("queued", 0, None)
     leave.set()
-    assert left.wait(10)
+    assert left.wait(30)
     assert app.job(job.id).state == "queued"
 
 
@@ -619,7 +620,7 @@ def test_a_worker_can_run_again_after_it_was_stopped(app: Rowlock) -> None:
     for _ in range(2):
         job = work.enqueue()
         with worker.background():
-            assert app.result(job.id, timeout=10) == 1
+            assert app.result(job.id, timeout=30) == 1
 
 
 def test_reports_that_could_not_be_written_are_kept_for_the_next_time() -> None:
@@ -667,18 +668,18 @@ def test_a_worker_keeps_its_outcomes_while_the_database_is_locked(
     @app.task
     def work() -> int:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         return 7
 
     job = work.enqueue()
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
     with caplog.at_level(logging.INFO, logger="rowlock"), app.worker(concurrency=1).background():
-        assert entered.wait(10)
+        assert entered.wait(30)
         blocker.execute("BEGIN IMMEDIATE")
         leave.set()
         eventually(lambda: "goes on trying" in caplog.text)
         blocker.execute("ROLLBACK")
-        assert app.result(job.id, timeout=10) == 7
+        assert app.result(job.id, timeout=30) == 7
     blocker.close()
     assert (
         len([one for one in caplog.records if one.name == "rowlock.worker" and one.levelname == "ERROR"]) == 1
@@ -695,7 +696,7 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
         if ctx.claim > 1:
             return "second"
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         try:
             ctx.check_cancelled()
         except ClaimLost:
@@ -705,18 +706,18 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
 
     job = work.enqueue()
     with app.worker(concurrency=2).background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         old = worker.id
         rescuer = app.poller(worker_id="rescuer")
         rescuer.claim()
-        later = time.time() + 61
+        later = time.time() + 1000
         app.store.beat("rescuer", "FIFO", now=later)
         assert app.store.rescue("rescuer", careful_age=20, now=later).workers == [old]
-        assert eventually(lambda: worker.id != old or None, timeout=15)
-        assert app.result(job.id, timeout=10) == "second"
+        assert eventually(lambda: worker.id != old or None)
+        assert app.result(job.id, timeout=30) == "second"
         eventually(lambda: any(run.context.lost for run in worker.runs.in_flight.values()) or told.is_set())
         leave.set()
-        assert told.wait(10)
+        assert told.wait(30)
     assert app.result(job.id) == "second"
     assert app.job(job.id).claim == 2
     rescuer.close()
@@ -773,20 +774,18 @@ def test_no_run_ends_without_an_outcome(app: Rowlock) -> None:
 
 
 def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
-    from rowlock.execution.residents import Residents
     from rowlock.pools.base import Run
     from rowlock.pools.thread import ThreadPool
     from tests.test_strategies import claim
 
-    done: list[int] = []
-    pool = ThreadPool(1, Rowlock(), lambda ended: done.extend(run.claim.id for run, _ in ended), Residents())
-    for number in range(50):
-        run = Run(claim(number, 0), None, JobContext(claim(number, 0)))
-        pool.submit([run])
-        eventually(lambda number=number: len(done) == number + 1)
-        pool.abandon(run)
-    assert done == list(range(50))
-    pool.close()
+    pool = ThreadPool(1)
+    run = Run(claim(1, 0), None, JobContext(claim(1, 0)))
+    pool.submit([run])
+    assert (pool.take_missing(), pool.next()) == (1, run)
+    assert pool.ended(run)
+    pool.abandon(run)
+    pool.submit([run])
+    assert (pool.stuck, pool.take_missing()) == (0, 0)  # the one thread still counts
 
 
 def test_what_runs_at_most_once_is_not_run_again_after_a_stop_at_once(app: Rowlock) -> None:
@@ -795,7 +794,7 @@ def test_what_runs_at_most_once_is_not_run_again_after_a_stop_at_once(app: Rowlo
     @app.task(retry=False)
     def charge(ctx: JobContext) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         try:
             ctx.check_cancelled()
         except ClaimLost:
@@ -803,11 +802,11 @@ def test_what_runs_at_most_once_is_not_run_again_after_a_stop_at_once(app: Rowlo
 
     job = charge.enqueue()
     with app.worker().background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         worker.stop(now=True)
     assert (app.job(job.id).state, app.job(job.id).error_kind) == ("failed", "worker_stopped")
     leave.set()
-    assert told.wait(10)
+    assert told.wait(30)
 
 
 def test_a_queue_strategy_of_a_newer_version_does_not_stop_the_worker(app: Rowlock, tmp_path: Path) -> None:
@@ -828,37 +827,50 @@ def test_a_new_run_does_not_show_the_progress_of_the_one_before(app: Rowlock) ->
             ctx.progress(7, 10)
             raise ValueError
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
 
     job = work.enqueue()
     with app.worker().background():
-        assert entered.wait(10)
+        assert entered.wait(30)
         assert app.job(job.id).progress is None
         leave.set()
-        app.result(job.id, timeout=10)
+        app.result(job.id, timeout=30)
 
 
-def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_busy(tmp_path: Path) -> None:
+def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.3)
     entered, leave = threading.Event(), threading.Event()
+    exchange = app.store.exchange
+
+    def free_after_the_first_try(*given: Any, **named: Any) -> Any:
+        try:
+            return exchange(*given, **named)
+        except StoreBusy:
+            if worker.claimer.closed and blocker.in_transaction:  # of its last tries, the first
+                blocker.execute("ROLLBACK")
+            raise
+
+    monkeypatch.setattr(app.store, "exchange", free_after_the_first_try)
 
     @app.task
     def pay() -> str:
         entered.set()
-        leave.wait(10)
+        leave.wait(100)
         return "paid"
 
     job = pay.enqueue()
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
     with app.worker(concurrency=2).background() as worker:
-        assert entered.wait(10)
+        assert entered.wait(30)
         app.enqueue("pay")
         blocker.execute("BEGIN IMMEDIATE")
-        eventually(lambda: worker._backoff.failing)
+        eventually(lambda: worker.claimer.backoff.failing)
         leave.set()
         eventually(lambda: not worker.runs.in_flight)
         worker.stop(now=True)
-        threading.Timer(0.5, lambda: blocker.execute("ROLLBACK")).start()
+    assert not blocker.in_transaction
     assert app.result(job.id, timeout=0) == "paid"
     assert app.job(job.id).claim == 1
     blocker.close()
@@ -867,7 +879,9 @@ def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_b
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_that_a_task_forked_and_forgot_ends(app: Rowlock) -> None:
+def test_a_child_that_a_task_forked_and_forgot_ends(app: Rowlock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", end_child)
+
     @app.task
     def forker() -> int:
         return os.fork()

@@ -17,6 +17,7 @@ from rowlock import RowlockError, __version__
 from rowlock.cli import target
 from rowlock.cli.commands import CommandsOfModules
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain, told
+from rowlock.worker.signals import leave_with
 
 cli = typer.Typer(
     name="rowlock",
@@ -54,11 +55,12 @@ def main() -> None:
         except BrokenPipeError:  # `rowlock jobs | head` has read enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             code = code or ERROR
+    leave_with(code)
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command; returns its exit code. A worker's leaves signals without effect: the process ends."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a console that lacks a character must not end a command

@@ -15,6 +15,7 @@ from typer.main import get_group
 COMMANDS = {
     "work": ("worker",),
     "consume": ("consume", "consumers"),
+    "relay": ("relay",),
     "files": ("ingest", "janitor"),
     "produce": ("enqueue",),
     "jobs": ("jobs", "job"),
@@ -24,6 +25,7 @@ COMMANDS = {
     "workers": ("workers",),
     "check": ("check",),
     "database": ("init", "upgrade", "backup", "doctor"),
+    "copy": ("copy",),
     "demo": ("demo",),
 }
 _MODULE_OF = {command: module for module, commands in COMMANDS.items() for command in commands}

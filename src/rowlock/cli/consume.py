@@ -10,39 +10,24 @@ from typing import Annotated
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import show, target
+from rowlock.cli import options, show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import Json, examples
+from rowlock.cli.options import App, Database, Json, examples
+from rowlock.cli.queues import as_strategy
 from rowlock.cli.work import configure_logs, run_worker
-from rowlock.cli.working import (
-    GRACE,
-    Concurrency,
-    Grace,
-    LogFormat,
-    LogLevel,
-    MaxJobsPerChild,
-    Pool,
-    Prefetch,
-    UntilEmpty,
-    WorkerId,
-)
+from rowlock.options import CONSUMERS, check_strategy_applies
+from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
 commands = typer.Typer()
 consumers_commands = typer.Typer(
     invoke_without_command=True,
-    epilog=examples("rowlock consumers --app lab:app", "rowlock consumers init --app lab:app"),
+    epilog=examples(
+        "rowlock consumers --app lab:app",
+        "rowlock consumers --database lab.db",
+        "rowlock consumers init --app lab:app",
+    ),
 )
 commands.add_typer(consumers_commands, name="consumers", rich_help_panel="Queues and workers")
-
-App = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE:APP",
-        show_default=False,
-        help="Where the Rowlock is. Else: ROWLOCK_APP, or app in pyproject.toml's \\[tool.rowlock].",
-    ),
-]
 
 
 @commands.command(
@@ -50,6 +35,7 @@ App = Annotated[
     epilog=examples(
         "rowlock consume lab:app birdnet",
         "rowlock consume lab:app birdnet --concurrency 1 --until-empty",
+        "rowlock consume lab:app birdnet --via rq",
     ),
 )
 def consume(
@@ -61,35 +47,43 @@ def consume(
             help="Where the Rowlock is (else ROWLOCK_APP, or pyproject.toml), and the consumer's name.",
         ),
     ],
-    concurrency: Concurrency = None,
-    pool: Pool = "thread",
-    prefetch: Prefetch = None,
-    max_jobs_per_child: MaxJobsPerChild = None,
-    grace: Grace = GRACE,
-    until_empty: UntilEmpty = False,
-    name: WorkerId = None,
-    log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
+    strategy: options.RowStrategyName = "FIFO",
+    concurrency: options.Concurrency = None,
+    pool: options.Pool = "thread",
+    prefetch: options.Prefetch = None,
+    max_jobs_per_child: options.MaxJobsPerChild = None,
+    grace: options.Grace = STOP_GRACE,
+    until_empty: options.UntilEmpty = False,
+    via: options.Via = None,
+    name: options.WorkerId = None,
+    log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = "text",
 ) -> None:
     """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`."""
-    from rowlock.consumers import overview
-
     configure_logs(log_level, log_format)
     if len(given) > 2:
         raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
     app, consumer = (given[0], given[1]) if len(given) == 2 else (None, given[0])
     _, rowlock = target.the_app(app)
-    made = rowlock.consuming(
-        consumer,
-        concurrency=concurrency,
-        pool=pool,
-        worker_id=name,
-        grace=grace,
-        prefetch=prefetch,
-        max_jobs_per_child=max_jobs_per_child,
-    )
-    host = rowlock.consumer_host(consumer)
-    table = ".".join(rowlock.consumers[consumer].table)
+    order = as_strategy(strategy)
+    check_strategy_applies(CONSUMERS + consumer, order)
+    chosen: ConsumingOptions = {
+        "strategy": order,
+        "concurrency": concurrency,
+        "pool": pool,
+        "worker_id": name,
+        "grace": grace,
+        "prefetch": prefetch,
+        "max_jobs_per_child": max_jobs_per_child,
+    }
+    source = rowlock.consumer_source(consumer)
+    if via is not None:
+        from rowlock.cli.relay import work_via
+
+        work_via(via, rowlock, [source.consumer.queue], chosen, until_empty, log_format)
+        return
+    made = rowlock.consuming(consumer, **chosen)
+    table = ".".join(source.consumer.table)
     run_worker(
         made,
         lambda: (
@@ -98,7 +92,7 @@ def consume(
         ),
         until_empty,
         log_format,
-        check=lambda: overview.check(host),
+        look=lambda: source.table,
     )
 
 
@@ -106,17 +100,24 @@ def consume(
 def consumers(
     context: typer.Context,
     app: App = None,
+    database: Database = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Count what is done, which reads the whole table.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show how the consumers of an app stand: due, in flight, done, failed, oldest due, rate and lag."""
+    """Show how the consumers of an app stand: due, in flight, done, failed, oldest due, rate and lag.
+
+    With a database and no app: what is in flight, and who works.
+    """
     if context.invoked_subcommand is not None:
         context.obj = app
         return
     from rowlock import insights
 
+    if app is None and (database is not None or not target.named_app()):
+        _show_known(target.queue_at(database), json)
+        return
     records = insights.consumers(_with_consumers(app), exact)
     if json:
         show.print_json(records)
@@ -146,6 +147,29 @@ def consumers(
             note(f"{record.name} skips {record.broken} rows whose state is no JSON object")
 
 
+def _show_known(rowlock: Rowlock, json: bool) -> None:
+    from rowlock import insights
+
+    records = insights.known_consumers(rowlock.store)
+    if json:
+        show.print_json(records)
+        return
+    if not records:
+        note(f"no consumers in {target.address(rowlock)} yet")
+        return
+    numbers = ("workers", "in flight", "waiting")
+    rows = (
+        (
+            show.safe(record.name),
+            *map(str, (record.workers, record.in_flight, record.waiting)),
+            show.paused(record.paused, record.paused_until),
+        )
+        for record in records
+    )
+    show.out(show.table(("consumer", *numbers, "paused"), rows, right=numbers))
+    note("what is due, done and failed is in the consumers' tables, which the app names: --app MODULE:APP")
+
+
 @consumers_commands.command(
     "retry", epilog=examples("rowlock consumers retry birdnet --failed --app lab:app")
 )
@@ -162,8 +186,7 @@ def retry(
 
     if not failed:
         raise CommandFailed("what should be tried again? Write --failed for all rows that failed", USAGE)
-    host = _with_consumers(app or context.obj).consumer_host(name)
-    cleared = overview.retry_failed(host)
+    cleared = overview.retry_failed(_with_consumers(app or context.obj).consumer_source(name))
     show.say(f"{name}: {cleared} {'row is' if cleared == 1 else 'rows are'} due again")
 
 
@@ -182,19 +205,19 @@ def init(
 
     rowlock = _with_consumers(app or context.obj)
     for name in rowlock.consumers:
-        host = rowlock.consumer_host(name)
+        source = rowlock.consumer_source(name)
         if sql:
-            for sentence in overview.left_out(host):
+            for sentence in overview.left_out(source):
                 show.print_text(f"-- {name}: {sentence}\n")
-            for statement in overview.index_statements(host):
-                show.print_text(f"{statement};\n")
+            for statements in source.table.indexes.create_statements().values():
+                show.print_text("".join(f"{one};\n" for one in statements))
         else:
-            overview.create_indexes(host)
-            show.say(f"{name}: {', '.join(overview.index_names(host))} are there")
-            for sentence in overview.left_out(host):
+            source.table.indexes.create()
+            show.say(f"{name}: {', '.join(source.table.indexes.definitions)} are there")
+            for sentence in overview.left_out(source):
                 note(f"{name}: {sentence}")
-            if not overview.table_of(host).has_index:
-                index = host.consumer.index
+            if not source.table.has_index:
+                index = source.consumer.index
                 note(f"{name}: {index} was made for another condition or order: drop it, and run this again")
 
 

@@ -17,6 +17,7 @@ from rowlock.cli.options import Database, Json, examples
 from rowlock.errors import StoreMissing
 
 if TYPE_CHECKING:
+    from rowlock import Rowlock
     from rowlock.insights import Finding
 
 commands = typer.Typer()
@@ -93,7 +94,9 @@ def doctor(database: Database = None, json: Json = False) -> None:
     from rowlock import insights
 
     app = target.queue_at(database)
-    findings = insights.doctor(app.store)
+    findings = insights.doctor(app.store) + insights.configured(app)
+    if _is_relayed(app):
+        findings += _redis_findings(app)
     if app.consumers:
         from rowlock.consumers import overview
 
@@ -110,6 +113,23 @@ def doctor(database: Database = None, json: Json = False) -> None:
         show.say(f"\nneeds attention: {', '.join(one.check for one in bad)}" if bad else "\nall is well")
     if bad:
         raise typer.Exit(1)
+
+
+def _is_relayed(app: Rowlock) -> bool:
+    """Whether somebody has named a Redis, or a relay is at work."""
+    named = "redis_url" in app.settings.model_fields_set
+    return named or any("relay" in worker.info for worker in app.store.workers() if worker.alive)
+
+
+def _redis_findings(app: Rowlock) -> list[Finding]:
+    try:
+        from rowlock.relays import overview
+    except ImportError as error:
+        from rowlock.insights import Finding
+
+        advice = "pip install 'rowlock[rq]', or unset REDIS_URL"
+        return [Finding("Redis", "note", f"it cannot be looked at: {error}", advice)]
+    return overview.findings(app)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -15,9 +15,8 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed
-from rowlock.cli.options import Json, examples
+from rowlock.cli.options import Json, LogFormat, LogLevel, examples
 from rowlock.cli.work import configure_logs
-from rowlock.cli.working import LogFormat, LogLevel
 
 if TYPE_CHECKING:
     from rowlock.files.records import Cleaned
@@ -104,7 +103,7 @@ def janitor(
     Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, or if a limit
     cannot be read.
     """
-    from rowlock.files.janitor import Tiers
+    from rowlock.files.tiers import Tiers
 
     configure_logs(log_level, log_format)
     chosen = _chosen(given, "janitor", lambda app: app.janitors, only_looks=status or dry_run)
@@ -124,7 +123,8 @@ def janitor(
         _serve(
             [Tiers(chosen)],
             lambda _: "\n".join(
-                f"{one.name} deletes what {one.table} gives free in {one.folder.path}" for one in chosen
+                f"{one.name} deletes files in {one.folder.path} as the rows of {one.table} allow"
+                for one in chosen
             ),
         )
 
@@ -135,7 +135,7 @@ def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
             (
                 show.safe(report.name),
                 show.safe(row.key),
-                show.safe(", ".join(row.paths)),
+                show.safe(", ".join(map(_on_one_line, row.paths))),
                 f"{row.freed:,}",
                 show.safe(row.why),
             )
@@ -151,10 +151,17 @@ def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
             "gone already": report.healed,
         }
         others = "".join(f", {count} {word}" for word, count in more.items() if count)
-        said = report.skipped or f"{len(report.deleted)} rows {verb}, {report.freed:,} bytes{others}"
-        show.say(f"{report.name}: {said}")
-        for one in report.refused if dry_run else ():
-            show.say(f"{report.name}: {one.path!r} is kept: {one.why}")
+        said = f"{len(report.deleted)} rows {verb}, {report.freed:,} bytes{others}"
+        show.say(f"{report.name}: {f'skipped: {report.skipped}' if report.skipped else said}")
+        if dry_run:  # otherwise the log says it
+            for one in report.refused:
+                show.say(f"{report.name}: {one.path!r} is kept: {one.why}")
+            if report.short:
+                show.say(f"{report.name}: {report.short}")
+
+
+def _on_one_line(path: str) -> str:
+    return path if path.isprintable() else repr(path)
 
 
 def _counted(report: Any) -> str:
@@ -165,6 +172,7 @@ def _counted(report: Any) -> str:
         "waiting": len(report.waiting),
         "never": report.never,
         "failed": len(report.failed),
+        "failed before": len(report.later),
         "unreadable": len(report.unreadable),
     }
     return ", ".join(f"{count} {word}" for word, count in words.items() if count or word == "ingested")
@@ -197,12 +205,16 @@ def _chosen(
 
 def _serve(services: Sequence[Any], introduction: Callable[[Any], str]) -> None:
     from rowlock.files.service import Stop, check_services, run_services
+    from rowlock.worker.signals import told_by_signals
 
     check_services(services)
     for one in services:
-        with suppress(OSError):  # nobody reads any more: work goes on
+        with suppress(OSError):  # stdout is closed: the service goes on
             show.say(introduction(one), at_once=True)
-    run_services(services, Stop())
+    stop = Stop()
+    with told_by_signals(lambda number, second: stop.tell()) as told:
+        told.process_ends = True  # a signal that comes while it closes does not change its exit code
+        run_services(services, stop)
     log.info("stopped in good order")
 
 

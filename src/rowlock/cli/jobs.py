@@ -135,7 +135,7 @@ def _fields(found: Job) -> Table:
         "due": found.run_at,
         "expires": found.expires_at,
         "claimed": found.claimed_at,
-        "by": found.claimed_by and f"{found.claimed_by}, claim {found.claim}",
+        "by": found.claimed_by and f"{found.claimed_by}, claim {found.claim}{_not_begun(found)}",
         "cancel asked": found.cancel_requested_at,
         "finished": found.finished_at,
         "unique key": found.unique_key,
@@ -152,6 +152,11 @@ def _fields(found: Job) -> Table:
         if value not in (None, "", {}):
             grid.add_row(name, value if name == "state" else show.safe(_text(value)))
     return grid
+
+
+def _not_begun(found: Job) -> str:
+    handed_over = found.state == "running" and found.started_at is None
+    return "; handed over to another engine, and no worker has begun it" if handed_over else ""
 
 
 def _text(value: str | datetime) -> str:

@@ -23,6 +23,8 @@ def configure(level: str, log_format: str) -> None:
     handler.addFilter(JobLogFilter())
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if level.lower() != "debug":  # a line for each write into a folder: ten per second beside a recorder
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
 
 
 class TextLines(logging.Formatter):

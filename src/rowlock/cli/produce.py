@@ -93,7 +93,7 @@ def enqueue(
 
 def _known(app: Rowlock) -> set[str]:
     """The tasks of the app and of all workers that ever registered; creates nothing."""
-    own = set(app.task_facts())
+    own = set(app.registry.facts())
     try:
         app.store.open(create=False)
     except StoreMissing:

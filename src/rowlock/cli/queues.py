@@ -5,15 +5,17 @@ Lays out what the store says; counts nothing itself.
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
 
-from rowlock import Rowlock, get_strategy
+from rowlock import Rowlock, get_strategy, strategies
 from rowlock.cli import show, target
-from rowlock.cli.failing import note
-from rowlock.cli.options import Database, Json, QueueName, examples
-from rowlock.job import QueueRecord
+from rowlock.cli.failing import CommandFailed, note
+from rowlock.cli.options import App, Database, Json, QueueName, examples
+from rowlock.monitoring import QueueRecord
 
 commands = typer.Typer()
 queues_commands = typer.Typer(
@@ -67,16 +69,33 @@ def set_queue(
     strategy: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM; none leaves it to each worker."
+            metavar="NAME",
+            help="FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM, or one that the app registers; "
+            "none leaves it to each worker.",
         ),
     ],
     database: Database = None,
+    app: App = None,
 ) -> None:
     """Set the order in which all workers claim from a queue, also those that run already."""
-    wanted = None if strategy.lower() == "none" else get_strategy(as_strategy(strategy)).name
+    wanted = None if strategy.lower() == "none" else _strategy(as_strategy(strategy), app)
     target.queue_at(database or context.obj).set_strategy(name, wanted)
     order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
     show.say(f"jobs of queue {name} are now claimed {order}")
+
+
+def _strategy(name: str, app: str | None) -> str:
+    """A strategy that is built in, or that the app registers when it is imported."""
+    if name not in strategies.names():
+        if target.named_app(app):
+            with redirect_stdout(sys.stderr):
+                target.the_app(app)
+        else:
+            raise CommandFailed(
+                f"unknown strategy {name!r}; built in are: {', '.join(strategies.names())}. One that an app "
+                "registers is known with --app module:app"
+            )
+    return get_strategy(name).name
 
 
 def as_strategy(text: str) -> str:

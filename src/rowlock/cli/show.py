@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rowlock.headline import headline as plain_headline
+from rowlock.error_text import headline as plain_headline
 from rowlock.job import Job, State
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def print_json(value: Any) -> None:
 
 
 def out(picture: RenderableType) -> None:
-    """Print a table or a picture to stdout; into a pipe without the spaces that fill up its lines."""
+    """Print a table or a chart to stdout; into a pipe without the spaces at the ends of its lines."""
     if console().is_terminal:
         console().print(picture)
         return

@@ -17,6 +17,7 @@ from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.importing import import_app, import_tasks
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+_]+:")  # two letters at least: C: is a drive
+_DUCKDB_SUFFIXES = (".duckdb", ".ddb")  # the file is not read: that would drop a database's locks on it
 _used: list[Rowlock] = []
 
 
@@ -77,29 +78,30 @@ def producer(database: str | None) -> Rowlock:
 
 def _producer(database: str | None) -> Rowlock:
     name = named_app()
-    chosen = _chosen_url(database)
     if not name:
-        return Rowlock(chosen)
+        return _without_app(database)
     try:
         with redirect_stdout(sys.stderr):
             _, app = the_app(name)
     except (CommandFailed, RowlockError) as error:
-        if chosen is None:
+        if not _is_chosen(database):
             raise
         note(f"{error}; the job is enqueued without its task's options, and its arguments unchecked")
-        return Rowlock(chosen)
-    if chosen is None or _place(Rowlock(chosen)) == _place(app):
+        return _without_app(database)
+    if not _is_chosen(database) or _place(_without_app(database)) == _place(app):
         return app
-    return Rowlock(chosen)
+    return _without_app(database)
 
 
 def without_tasks(app: Rowlock) -> Rowlock:
     """The same database as a producer without the code sees it."""
+    if app.owns_file:  # no second connection could open it
+        return app
     return _noted(Rowlock(app.settings.database_url))
 
 
 def close() -> None:
-    """Close the connections of every queue that was used, so that the server is told goodbye."""
+    """Close the connections of every queue that was used; a server logs those that just break off."""
     while _used:
         _used.pop().close()
 
@@ -125,10 +127,9 @@ def _place(app: Rowlock) -> str:
 
 
 def _choose(database: str | None) -> Rowlock:
-    chosen = _chosen_url(database)
-    name = None if chosen else named_app()
+    name = None if _is_chosen(database) else named_app()
     if not name:
-        return Rowlock(chosen)
+        return _without_app(database)
     try:
         with redirect_stdout(sys.stderr):  # what a module prints must not end up in --json
             return import_app(name)
@@ -136,16 +137,21 @@ def _choose(database: str | None) -> Rowlock:
         raise CommandFailed(f"{error}; --database URL does without the app", error.code) from error
 
 
-def _chosen_url(database: str | None) -> str | None:
-    if database is not None:
-        return as_url(database)
-    return os.environ.get("ROWLOCK_DATABASE_URL") or None
+def _is_chosen(database: str | None) -> bool:
+    """Whether the option or the environment names a database: then the app's does not count."""
+    return database is not None or bool(os.environ.get("ROWLOCK_DATABASE_URL"))
+
+
+def _without_app(database: str | None) -> Rowlock:
+    return Rowlock(None if database is None else as_url(database))
 
 
 def as_url(database: str) -> str:
-    """A database URL as it is, a file's path as a URL."""
+    """A database URL as it is, a file's path as a URL: of DuckDB by its suffix, else of SQLite."""
     if not database.strip():
         raise CommandFailed("--database is empty; write for example sqlite:///jobs.db or jobs.db", USAGE)
     if _SCHEME.match(database) and not os.path.exists(database):
         return database
-    return "sqlite:///" + quote(Path(database).expanduser().as_posix(), safe="/:")
+    path = Path(database).expanduser()
+    kind = "duckdb" if path.suffix.lower() in _DUCKDB_SUFFIXES else "sqlite"
+    return f"{kind}:///" + quote(path.as_posix(), safe="/:")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-_LOOK_EVERY = 0.2
-
 
 @commands.command(
     rich_help_panel="Jobs", epilog=examples("rowlock watch 42", "rowlock watch 42 --timeout 60 || echo no")
@@ -56,15 +54,13 @@ def watch(
 
 
 def _looks(app: Rowlock, id: int, timeout: float | None) -> Iterator[Job]:
-    """The job, again and again, until it has ended or the time is up."""
+    """The job as it changes, until it has ended or the time is up."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        job = app.job(id)
-        yield job
-        left = None if deadline is None else deadline - time.monotonic()
-        if job.state.final or (left is not None and left <= 0):
-            return
-        time.sleep(_LOOK_EVERY if left is None else min(_LOOK_EVERY, left))
+    with app.watch(id) as watch:
+        left = None  # the first look is always waited for
+        while (job := watch.wait(left)) is not None:
+            yield job
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _with_lines(looks: Iterator[Job]) -> Job:

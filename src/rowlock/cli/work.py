@@ -9,27 +9,16 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import logs, show, target
+from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import note
 from rowlock.cli.options import examples
 from rowlock.cli.queues import as_strategy
-from rowlock.cli.working import (
-    GRACE,
-    Concurrency,
-    Grace,
-    LogFormat,
-    LogLevel,
-    MaxJobsPerChild,
-    Pool,
-    Prefetch,
-    UntilEmpty,
-    WorkerId,
-)
+from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
 if TYPE_CHECKING:
     from rowlock.worker.worker import Worker
@@ -37,7 +26,6 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")
 
-EXIT_CODES = {"grace": 3, "stuck": 4}
 _TASKS_NAMED = 8
 
 
@@ -46,35 +34,23 @@ _TASKS_NAMED = 8
     epilog=examples(
         "rowlock worker shop:app",
         "rowlock worker shop:app --queue gpu --queue cpu --concurrency 2 --until-empty",
+        "rowlock worker shop:app --via rq",
     ),
 )
 def worker(
-    app: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODULE:APP",
-            show_default=False,
-            help="Where the Rowlock is. Else: ROWLOCK_APP, or app in pyproject.toml's \\[tool.rowlock].",
-        ),
-    ] = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue", "-q", metavar="NAME", help="Take jobs from this queue only; may be repeated."
-        ),
-    ] = None,
-    strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM.")
-    ] = "PRIORITY",
-    concurrency: Concurrency = None,
-    pool: Pool = "thread",
-    prefetch: Prefetch = None,
-    max_jobs_per_child: MaxJobsPerChild = None,
-    grace: Grace = GRACE,
-    until_empty: UntilEmpty = False,
-    name: WorkerId = None,
-    log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
+    app: options.AppArgument = None,
+    queue: options.WorkQueues = None,
+    strategy: options.StrategyName = "PRIORITY",
+    concurrency: options.Concurrency = None,
+    pool: options.Pool = "thread",
+    prefetch: options.Prefetch = None,
+    max_jobs_per_child: options.MaxJobsPerChild = None,
+    grace: options.Grace = STOP_GRACE,
+    until_empty: options.UntilEmpty = False,
+    via: options.Via = None,
+    name: options.WorkerId = None,
+    log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = "text",
 ) -> None:
     """Run an app's jobs. The first Ctrl-C (or SIGTERM) finishes what runs, the second stops at once.
 
@@ -83,16 +59,21 @@ def worker(
     """
     configure_logs(log_level, log_format)
     where, rowlock = target.the_app(app)
-    made = rowlock.worker(
-        queues=queue or (),
-        strategy=as_strategy(strategy),
-        concurrency=concurrency,
-        pool=pool,
-        worker_id=name,
-        grace=grace,
-        prefetch=prefetch,
-        max_jobs_per_child=max_jobs_per_child,
-    )
+    chosen: ConsumingOptions = {
+        "strategy": as_strategy(strategy),
+        "concurrency": concurrency,
+        "pool": pool,
+        "worker_id": name,
+        "grace": grace,
+        "prefetch": prefetch,
+        "max_jobs_per_child": max_jobs_per_child,
+    }
+    if via is not None:
+        from rowlock.cli.relay import work_via
+
+        work_via(via, rowlock, queue or (), chosen, until_empty, log_format)
+        return
+    made = rowlock.worker(queues=queue or (), **chosen)
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
     run_worker(made, lambda: _introduction(made, rowlock, queue or ()), until_empty, log_format)
@@ -103,23 +84,30 @@ def run_worker(
     introduction: Callable[[], str],
     until_empty: bool,
     log_format: str,
-    check: Callable[[], None] = lambda: None,
+    look: Callable[[], object] = lambda: None,
 ) -> None:
     """Let it work in the foreground, say who works and what was done, and leave with an exit code.
 
-    `check` raises if what it works on is not as it should be.
+    `look` raises if what it works on is not as it should be.
     """
-    from rowlock.cli import arriving
+    from rowlock.worker.signals import EXIT_CODES, told_by_signals
+    from rowlock.worker.wait_for_database import when_usable
 
-    id = arriving.registered(made, check)
-    if id is None:
-        return
-    _announce(introduction(), log_format)
-    tally = made.run(until_empty=until_empty)
+    def arrive() -> str:
+        look()
+        return made.register()
+
+    with told_by_signals(made.stop_by_signal) as told:
+        told.process_ends = True
+        id = when_usable(arrive)
+        if id is None:
+            return
+        announce(introduction(), log_format)
+        tally = made.run(until_empty=until_empty)
     done = ", ".join(
         f"{getattr(tally, word)} {word}" for word in tally.__struct_fields__ if getattr(tally, word)
     )
-    _announce(f"worker {id} ended: {done or 'nothing to do'}", log_format)
+    announce(f"worker {id} ended: {done or 'nothing to do'}", log_format)
     if made.ended == "now":
         raise typer.Exit(128 + (made.stopped_by or signal.SIGINT))
     if made.ended in EXIT_CODES:
@@ -149,10 +137,10 @@ def _introduction(made: Worker, rowlock: Rowlock, queues: Sequence[str]) -> str:
     )
 
 
-def _announce(line: str, log_format: str) -> None:
+def announce(line: str, log_format: str) -> None:
     """Say it on stdout, or in the log where every line has to be JSON."""
     if log_format.lower() == "json":
         log.info(line)
         return
-    with suppress(OSError):  # nobody reads any more: work goes on
+    with suppress(OSError):  # stdout is closed: the worker goes on
         show.say(line, at_once=True)

@@ -15,7 +15,7 @@ from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed
 from rowlock.cli.options import Database, Json, examples
-from rowlock.job import WorkerRecord
+from rowlock.monitoring import WorkerRecord
 
 commands = typer.Typer()
 
@@ -41,7 +41,7 @@ def workers(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """List the workers: who lives, on which queues, how much it runs."""
+    """List the workers: which are alive, on which queues, how much each runs."""
     app = target.queue_at(database)
     if stacks is not None:
         text = _stacks_of(app, stacks)
@@ -72,6 +72,8 @@ def workers(
     )
     show.out(show.table(columns, rows, right=("running", "ahead", "pid")))
     for one in records:
+        if one.is_relay and one.dead_at is None:
+            show.say(f"{one.id} is a relay: what it has claimed waits in {one.info['relay']} for a worker")
         loaded = one.info.get("residents", {})
         if loaded and one.dead_at is None:
             names = ", ".join(f"{name} ({seconds:.1f} s)" for name, seconds in loaded.items())
@@ -79,14 +81,14 @@ def workers(
 
 
 def status(worker: WorkerRecord) -> str:
-    """`alive`, `silent` (its lease has run out) or `stopped` (it said goodbye)."""
+    """`alive`, `silent` (its lease has run out) or `stopped` (it ended by itself)."""
     if worker.alive:
         return "alive"
     return worker.ended or "silent"
 
 
 def _ahead(worker: WorkerRecord) -> str:
-    """How many jobs it claims ahead of its free places."""
+    """How many jobs it claims ahead of its free slots."""
     return str(sum(pool.get("ahead", 0) for pool in worker.info.get("pools", {}).values()))
 
 

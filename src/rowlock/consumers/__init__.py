@@ -1,1 +1,1 @@
-"""A user's own table as the queue: what is due is asked of the table, and what is done is written there."""
+"""A user's own table as the queue: its rows say what is due, and outcomes are written into them."""

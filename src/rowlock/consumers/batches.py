@@ -1,7 +1,7 @@
-"""Several rows in one run: how a function's answer is taken apart, so that each row is settled on its own.
+"""Several rows in one run: splits a function's answer, so that each row is settled on its own.
 
-In between, the answer is JSON like any result: for each row ["ok", value] or ["error", text, event, never,
-wait].
+Until it is split, the answer is JSON like any result: for each row ["ok", value] or ["error", text, event,
+never, wait, pause].
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 
 import msgspec
 
+from rowlock.claim_outcomes import Answers, decided, event_of, text_of
+from rowlock.codec import json_text
 from rowlock.consumers.row import Row
-from rowlock.endings import Event, Facts, event_of, settled, text_of
+from rowlock.endings import Event, Facts
 from rowlock.errors import Fail, RetryLater
 from rowlock.job import Ending, Outcome
 from rowlock.retry import Retry
 
-Member = tuple[int, int]  # a claim of the batch, and its failures so far
+Member = tuple[int, int, int | None]  # a claim of the batch, its failures so far, its own max_attempts
 
 
 def answering_each(function: Callable[..., Any], retry: Retry, is_async: bool) -> Callable[..., Any]:
@@ -36,7 +38,7 @@ def answering_each(function: Callable[..., Any], retry: Retry, is_async: bool) -
 
 
 def _rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Row]:
-    """The argument that holds the rows: a list of nothing else."""
+    """The argument that holds the rows: the only list in which every item is a Row."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, list) and value and all(isinstance(one, Row) for one in value):
             return value
@@ -49,31 +51,37 @@ def _answers(result: Any, rows: list[Row], retry: Retry) -> list[Any]:
     if not isinstance(result, (list, tuple)) or len(result) != len(rows):
         size = len(result) if isinstance(result, (list, tuple)) else type(result).__name__
         raise Fail(f"a batch of {len(rows)} rows needs a list of as many answers (or None), not {size}")
-    return [_answer(one, retry) for one in result]
+    answers = Answers(_answer(one, retry) for one in result)
+    answers.pause = any(_asks_for_pause(one) for one in result)
+    return answers
+
+
+def _asks_for_pause(value: Any) -> bool:
+    return isinstance(value, RetryLater) and value.pause
 
 
 def _answer(value: Any, retry: Retry) -> list[Any]:
     if not isinstance(value, BaseException):
         return ["ok", value]
     wait = value.seconds if isinstance(value, RetryLater) else None
-    return ["error", text_of(value), event_of(value), isinstance(value, retry.never), wait]
+    never = isinstance(value, retry.never)
+    return ["error", text_of(value), event_of(value), never, wait, _asks_for_pause(value)]
 
 
 def taken_apart(outcome: Outcome, members: Sequence[Member], retry: Retry) -> list[Outcome]:
-    """What the outcome of a batch is for each of its rows."""
+    """The outcome of each row of a batch, from the outcome of the whole run."""
     answers = [] if outcome.result is None else msgspec.json.decode(outcome.result)
     if outcome.ending is not Ending.COMPLETED or len(answers) != len(members):
-        return [msgspec.structs.replace(outcome, id=claim, claim=claim) for claim, _ in members]
-    return [
-        _one(outcome, claim, failures, answer, retry)
-        for (claim, failures), answer in zip(members, answers, strict=True)
-    ]
+        return [msgspec.structs.replace(outcome, id=claim, claim=claim) for claim, *_ in members]
+    return [_one(outcome, member, answer, retry) for member, answer in zip(members, answers, strict=True)]
 
 
-def _one(outcome: Outcome, claim: int, failures: int, answer: list[Any], retry: Retry) -> Outcome:
-    plain = msgspec.structs.replace(outcome, id=claim, claim=claim, result=None)
+def _one(outcome: Outcome, member: Member, answer: list[Any], retry: Retry) -> Outcome:
+    claim, failures, budget = member
+    plain = msgspec.structs.replace(outcome, id=claim, claim=claim, result=None, pause=False)
     if answer[0] == "ok":
-        return msgspec.structs.replace(plain, result=msgspec.json.encode(answer[1]).decode())
-    _, said, event, never, wait = answer
-    facts = Facts(failures=failures, never=never, wait=wait)
-    return settled(plain, Event(event), facts, retry, said)
+        return msgspec.structs.replace(plain, result=json_text(answer[1]))
+    _, said, event, never, wait, pause = answer
+    facts = Facts(failures=failures, max_attempts=budget, never=never, wait=wait)
+    ended = decided(plain, Event(event), facts, retry, said)
+    return msgspec.structs.replace(ended, pause=True) if pause and ended.ending is Ending.RETRY else ended

@@ -1,6 +1,6 @@
-"""A user's SQL condition taken apart at its top-level ANDs. Only text: what a part means, a database says.
+"""Splits a user's SQL condition at its top-level ANDs, as text: only the database knows what a part means.
 
-Where the text is not surely understood it stays in one piece, which is always right.
+A condition that is not surely understood stays in one piece, which is always correct.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _PIECE = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _OPENING, _CLOSING = frozenset(("(", "[", "CASE")), frozenset((")", "]", "END"))
-_UNCLEAR = frozenset("'\"`;,\\")  # at the top level: quotes that do not end, and what is no condition
-# SQLite's functions of time read the clock if a value tells them to ("now"), and only then refuse an index.
+_UNCLEAR = frozenset("'\"`;,\\")  # at the top level: quotes that do not end, and signs that no condition has
+# SQLite's functions of time read the clock if an argument is "now", and refuse an index only at that moment.
 _OF_TIME = frozenset(("DATE", "TIME", "DATETIME", "JULIANDAY", "UNIXEPOCH", "STRFTIME", "TIMEDIFF"))
 
 
 def parts(condition: str) -> list[str]:
-    """What the condition joins by AND; itself alone, if it is anything else."""
+    """The parts that the condition joins by AND; only the condition itself, if it is anything else."""
     found: list[str] = []
     start = depth = betweens = 0
     for kind, piece, at in _pieces(condition):
         word = piece.upper() if kind in ("word", "sign") else ""
         if kind == "comment":
-            if "/*" in piece[2:]:  # PostgreSQL's comments may be nested, others' are not
+            if "/*" in piece[2:]:  # comments can be nested in PostgreSQL only
                 return [condition]
         elif word in _OPENING:
             depth += 1

@@ -9,16 +9,18 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypedDict
 
 from rowlock.binding import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
 from rowlock.consumers.forms import Failed, Flag, Status
+from rowlock.consumers.ordering import Order, parse_order_by
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_seconds
 from rowlock.retry import Retry, policy
+from rowlock.stores.base import Store
 from rowlock.task import POOLS
 
 MOST_IN_A_BATCH = 1_000
@@ -41,6 +43,29 @@ class RowBinding(Binding):
         rows = from_text(args)
         value = rows if self._many else rows[0]
         return ([value], {}) if self._by_place else ([], {self._names[0]: value})
+
+
+class _Table(TypedDict):
+    table: str
+
+
+class ConsumerOptions(_Table, total=False):
+    """Options of `@app.consumer`; each is explained there, or in `docs/consumers.md`."""
+
+    state: str | None
+    status: Status | None
+    flag: Flag | None
+    failed: Failed | None
+    key: str
+    order_by: str | Sequence[str] | None
+    columns: Sequence[str] | None
+    where: str | None
+    due_at: str | None
+    when: Callable[[], bool] | None
+    timeout: Seconds | None
+    retry: Retry | bool | None
+    batch: int | None
+    pool: str | None
 
 
 class Consumer:
@@ -73,7 +98,7 @@ class Consumer:
         self.table = names.table(table)
         self.key = names.column("key", key)
         self.form = forms.of(self.name, failed, state=state, status=status, flag=flag)
-        self.order = names.order([key] if order_by is None else order_by)
+        self.order = parse_order_by([key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
         self.where = _where(where)
         self.due_at = None if due_at is None else names.column("due_at", due_at)
@@ -96,10 +121,6 @@ class Consumer:
             raise ConfigurationError(
                 f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
             )
-        if batch is not None and self.form.reads_budget:
-            raise ConfigurationError(
-                f"consumer {name!r}: rows with a max_attempts of their own do not come in batches so far"
-            )
         self.batch = batch
         self.binding = RowBinding(function, self.name, many=batch is not None)
         self.residents = self.binding.residents
@@ -117,14 +138,14 @@ class Consumer:
         return f"<consumer {self.name!r} of {'.'.join(self.table)}>"
 
     @property
-    def position(self) -> tuple[names.Order, ...]:
-        """The columns that give a row its place in the line; the last is the key, so no two are alike."""
+    def position(self) -> tuple[Order, ...]:
+        """The columns by which rows are ordered; the last is the key, so that no two rows are equal."""
         before = tuple(takewhile(lambda one: one[0] != self.key, self.order))
         return (*before, (self.key, dict(self.order).get(self.key, False)))
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What the columns of `position` are called in statements: a, b, ... and, at last, key."""
+        """The names of the columns of `position` in statements: a, b, ... and, as the last, key."""
         return (*"abcdefgh"[: len(self.position) - 1], "key")
 
     def needed(self) -> list[tuple[str, str]]:
@@ -135,9 +156,19 @@ class Consumer:
         return [("key", self.key), *self.form.needed(), *ordered, *due_at, *chosen]
 
     @property
+    def ages(self) -> bool:
+        """Whether a column says since when a row has been due, so that it can be overdue."""
+        return self.due_at is not None or self.form.created_at is not None
+
+    @property
     def queue(self) -> str:
         """The name under which it can be paused, and under which its rates are kept."""
         return CONSUMERS + self.name
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The names by which its workers are paused and woken."""
+        return (self.queue, wake_name(".".join(self.table)))
 
     @property
     def index(self) -> str:
@@ -150,10 +181,11 @@ def wake_name(table: str) -> str:
     return f"table:{table}"
 
 
-def wake_readers(store: Any, table: str) -> None:
-    """Tell all workers that wait for rows of this table that there may be some."""
+def wake_readers(store: Store, table: str) -> None:
+    """Wake all workers that wait for rows of this table."""
     names.table(table)
-    store.wake_readers(wake_name(table))
+    with store.database.read() as db:
+        store.database.wake_readers(db, wake_name(table))
 
 
 def _columns(value: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Names that come from a user's code and end up in SQL: checked, then quoted; never put in as they are.
+"""Names that come from a user's code and end up in SQL: checked, then quoted; never used as they are.
 
-A consumer's name is also a JSON key and part of an index's name, so it is held to less than a table's.
+A consumer's name is also a JSON key and part of an index's name, so fewer characters are allowed in it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from rowlock.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _LONGEST = 63
-MOST_ORDER_COLUMNS = 8
-Order = tuple[str, bool]  # a column, and whether its highest value comes first
-_REFUSED = frozenset("%:\\{}«»")  # each driver reads some of them in its own way, even inside quotes
-_ORDER = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE | re.DOTALL)
+_REFUSED = frozenset("%:\\{}«»")  # some driver or rowlock's own templates read them, even inside quotes
 
 
 def consumer_name(value: Any) -> str:
@@ -29,7 +26,7 @@ def consumer_name(value: Any) -> str:
 
 
 def column(what: str, value: Any) -> str:
-    """A column's name; it will be quoted, so that spaces and quotes in it are fine."""
+    """A column's name; it may have spaces and quotes, because it is quoted later."""
     if (
         not isinstance(value, str)
         or not 1 <= len(value) <= _LONGEST
@@ -55,33 +52,11 @@ def table(value: Any) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def order(value: Any) -> tuple[Order, ...]:
-    """`"priority DESC, created_at"`, or a list of such columns, which may then have commas in their names."""
-    listed = value.split(",") if isinstance(value, str) else value
-    if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= MOST_ORDER_COLUMNS:
-        raise ConfigurationError(
-            f"order_by={value!r}: must be up to {MOST_ORDER_COLUMNS} columns' names, each with DESC after it "
-            "if wanted, in a text with commas between them or in a list"
-        )
-    found = [_ordered(one) for one in listed]
-    named = [name for name, _ in found]
-    if len(set(named)) < len(named):
-        raise ConfigurationError(f"order_by={value!r}: names a column twice")
-    return tuple(found)
-
-
-def _ordered(value: Any) -> Order:
-    match = _ORDER.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ConfigurationError(f"order_by: {value!r} must be a column's name, with DESC after it if wanted")
-    return column("order_by", match["column"]), (match["direction"] or "").lower() == "desc"
-
-
 def quoted(name: str) -> str:
-    """The name as SQL's own quotes make it safe; the same on every database that rowlock knows."""
+    """The name in SQL's double quotes, which are the same on every database that rowlock supports."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """The text as an SQL string, for where nothing can be bound: the definition of an index."""
+    """The text as an SQL string, for definitions of indexes, where no value can be bound."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,29 +1,11 @@
 -- What consumers say to PostgreSQL in its own way.
 
--- fragment: key_as_claimed
-CAST(«t».«key» AS text)
-
--- fragment: claim_key
-CAST(c.row_key AS «key_type»)
-
--- fragment: claimed_key
-CAST(rowlock_consumer_claims.row_key AS «key_type»)
-
--- fragment: its_key
-CAST(its_row_key AS «key_type»)
-
--- fragment: given_key
-CAST(:row_key AS «key_type»)
-
--- fragment: order_as_text
-CAST(«t».«order» AS text)
-
 -- Not FOR UPDATE: rows of other tables that refer to this one may be written meanwhile.
 -- fragment: lock_row
 FOR NO KEY UPDATE OF «t» SKIP LOCKED
 
--- Who looks at the facts goes on to take the first few of what is to be tried again, in this transaction. The server
--- cannot know how many there are, and if it guesses a few it sorts them all.
+-- A transaction that reads the facts goes on to take the first few claims that are tried again. The server cannot know
+-- how many such claims there are, and if it guesses a few it sorts them all.
 -- fragment: walk_indexes
 , set_config('enable_sort', 'off', true)
 
@@ -33,8 +15,10 @@ jsonb_typeof(«state») IN ('object', 'null')
 -- fragment: due_state
 («state» IS NULL OR ({is_object} AND «state» ->> '«name»' IS NULL))
 
+-- A value that another program wrote meanwhile is kept. Written so that the server does not scan the index of due rows
+-- to find one key.
 -- fragment: markable_state
-(«state» IS NULL OR {is_object})
+coalesce({due_state}, false)
 
 -- fragment: broken_state
 («state» IS NOT NULL AND NOT {is_object})
@@ -76,13 +60,6 @@ CAST(:due_word AS «status_type»)
 -- fragment: now_word
 CAST(:word AS «status_type»)
 
--- fragment: held_keys
-SELECT CAST(row_key AS «key_type»)
-
--- A word as it will be in the column, as text: a cast that is written out cuts what is too long.
--- name: try_word
-SELECT CAST(CAST(:word AS «status_type») AS text)
-
 -- What a column of an enumeration may hold, for people.
 -- name: labels
 SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
@@ -97,21 +74,12 @@ SELECT count(DISTINCT word) FROM (
     UNION ALL SELECT CAST(:word AS «status_type») UNION ALL SELECT CAST(:other_word AS «status_type»)) AS words (word)
 
 -- The lock on the row looks again whether it is due, and the insert loses to a claim that this statement could not see
--- yet: neither alone is safe.
--- fragment: insert_free
+-- yet: neither alone is safe. The claims come with their rows, which spares a round trip.
+-- fragment: take_free
 WITH picked AS MATERIALIZED (
-    SELECT {key_as_claimed} AS row_key FROM «table» WHERE {free} AND {as_usual}
-    ORDER BY «ordering» LIMIT :count {lock_row}){insert_picked}
-
--- fragment: insert_free_beyond
-WITH picked AS MATERIALIZED (
-    SELECT {key_as_claimed} AS row_key FROM «table»
-    WHERE {beyond} AND {free} AND {as_usual}
-    ORDER BY «ordering» LIMIT :count {lock_row}){insert_picked}
-
--- The claims come with their rows, which spares a round trip.
--- fragment: insert_picked
-, c AS (
+    SELECT {key_as_claimed} AS row_key FROM «table» WHERE {beyond}{free}
+    ORDER BY {ordering} LIMIT :count {lock_row}),
+c AS (
     INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
     SELECT :consumer, row_key, :worker, {now}, {now} FROM picked
     ON CONFLICT (consumer, row_key) DO NOTHING
@@ -121,34 +89,34 @@ WITH picked AS MATERIALIZED (
 -- fragment: fresh_number
 DEFAULT
 
--- Before the claims are ended, in one order: whoever claims locks a row first, too.
--- name: lock_rows
+-- Locks the rows before their claims are ended, in one order: a transaction that claims locks the row first, too.
+-- fragment: rows_locked
 SELECT 1 FROM «table» WHERE «t».«key» IN (
-    {held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker)
+    {held_keys} FROM rowlock_consumer_claims WHERE claim = ANY (ARRAY({ids})) AND coalesce(claimed_by, '') = :worker)
 ORDER BY «t».«key» FOR NO KEY UPDATE
 
--- Rows that all come to the same; says which were there.
+-- name: lock_rows
+{rows_locked}
+
+-- In place of the shared one. The count makes the locks come first; a statement of their own costs 5 to 15 % of an
+-- exchange of 100 rows on busy cores. Written so that claims are found by their numbers, and not among all that the
+-- worker holds (0.3 ms against 54 beside 50,000): `coalesce` does not imply the condition of the index of held claims.
+-- name: end_claims
+WITH locked AS MATERIALIZED ({rows_locked})
+DELETE FROM rowlock_consumer_claims
+WHERE claim = ANY (ARRAY({ids})) AND coalesce(claimed_by, '') = :worker AND (SELECT count(*) FROM locked) >= 0
+RETURNING claim, row_key, failures
+
+-- The same before claims are moved to the worker that begins them.
+-- name: lock_handed_over
+SELECT 1 FROM «table» WHERE «t».«key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these})
+ORDER BY «t».«key» FOR NO KEY UPDATE
+
+-- Marks rows that all get the same values; returns the keys of those that were there.
 -- name: mark_all
 UPDATE «table» SET {marked}
 WHERE «key» = ANY (ARRAY(SELECT CAST(given AS «key_type») FROM json_array_elements_text(:ids) given)) AND {markable}
 RETURNING CAST(«key» AS text)
-
--- name: next_silent
-SELECT CAST(extract(epoch FROM min(beat_at + make_interval(secs => lease)) - {now}) AS double precision)
-FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker
-
--- The last two also of a domain: whether it takes NULL, and the type (with its length) that it was made of.
--- name: table_columns
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), false, a.attnotnull OR t.typnotnull,
-       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), greatest(a.atttypmod, t.typtypmod))
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-
--- name: unique_columns
-SELECT a.attname FROM pg_catalog.pg_index i
-JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-WHERE i.indrelid = to_regclass(:table) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-  AND i.indexprs IS NULL AND i.indnkeyatts = 1
 
 -- Each with the category of its type, whether it can be written, and whether it must be.
 -- name: columns_to_copy
@@ -156,11 +124,7 @@ SELECT a.attname, CAST(t.typcategory AS text), a.attgenerated = '', a.attnotnull
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 
--- name: index_there
-SELECT NULL FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid
-
--- Nobody can take the claims away before the transaction that asks has ended.
+-- No other transaction can take the claims away before this one has ended.
 -- name: hold_claims
 SELECT 1 FROM rowlock_consumer_claims
 WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker ORDER BY claim FOR NO KEY UPDATE

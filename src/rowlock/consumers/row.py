@@ -1,6 +1,6 @@
-"""A row of a user's table on its way to the function: a light record, and its text in between.
+"""A row of a user's table as the function gets it, and as JSON between the claim and the function.
 
-Every value comes out as the type that the driver gave it; what JSON lacks is written with its kind.
+Every value keeps the type that the driver gave it; a type that JSON lacks is written with its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a run's outcome does to its row and its claim, inside the caller's transaction.
+"""Writes a run's outcome to its row and its claim, inside the caller's transaction.
 
-Every step says which claim it holds, and who holds it; what was lost changes nothing.
+Every statement names the claim and the worker that holds it; a claim that was lost changes nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from rowlock.codec import json_text
 from rowlock.consumers.batches import Member, taken_apart
-from rowlock.consumers.claiming import key_text
+from rowlock.consumers.claiming import key_text, own_budget
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import reason
 from rowlock.consumers.table import Table
@@ -25,45 +26,39 @@ log = logging.getLogger("rowlock.consumer")
 _LASTING = (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)
 
 
-class Settling:
-    """The outcomes of one consumer; `unmarked` are rows that were not there to be marked."""
+class RowSettling:
+    """The outcomes of one consumer; `unmarked` are the keys of rows that were gone or changed."""
 
     def __init__(self, consumer: Consumer, table: Table) -> None:
         self._consumer = consumer
         self._statements = table.statements
         self.unmarked: list[Any] = []
 
-    def settle(
-        self,
-        tx: Session,
-        worker: str,
-        outcomes: Sequence[Outcome],
-    ) -> list[Outcome]:
-        """Write the outcomes, each of one claim; returns those whose claims were lost."""
+    def settle(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Write the outcomes, each row of a batch on its own; returns the outcomes whose claims were lost."""
+        if self._consumer.batch is None:
+            return self._settle(tx, worker, outcomes)
+        parts = self.parts(tx, worker, outcomes)
+        lost = {one.claim for one in self._settle(tx, worker, [single for many in parts for single in many])}
+        return [
+            whole
+            for whole, each in zip(outcomes, parts, strict=True)
+            if all(single.claim in lost for single in each)
+        ]
+
+    def _settle(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
         passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
         lost = self._end(tx, worker, lasting) if lasting else []
         return [*lost, *self._give_back(tx, worker, passing)] if passing else lost
 
-    def settle_runs(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The same for outcomes of runs, which may have had several rows: each row is settled on its own."""
-        if self._consumer.batch is None or not outcomes:
-            return self.settle(tx, worker, outcomes)
-        apart = self.apart(tx, worker, outcomes)
-        lost = {one.claim for one in self.settle(tx, worker, [single for many in apart for single in many])}
-        return [
-            whole
-            for whole, each in zip(outcomes, apart, strict=True)
-            if all(single.claim in lost for single in each)
-        ]
-
-    def apart(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-        """For each outcome those of its rows; one that is of a single row already stays what it is."""
+    def parts(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+        """The outcomes of the rows of each batch; an outcome of a single row stays as it is."""
         members: dict[int, list[Member]] = {}
         keys: dict[int, str] = {}
-        ids = _json([outcome.claim for outcome in outcomes])
-        for batch, claim, failures, key in tx.rows("members", ids=ids, worker=worker):
-            members.setdefault(batch, []).append((claim, failures))
+        ids = json_text([outcome.claim for outcome in outcomes if not outcome.single])
+        for batch, claim, failures, key, budget in tx.rows("members", ids=ids, worker=worker):
+            members.setdefault(batch, []).append((claim, failures, own_budget(budget)))
             keys[claim] = key_text(key)
         return [
             [one]
@@ -76,9 +71,7 @@ class Settling:
         ]
 
     def _end(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
-        ids = _json([outcome.claim for outcome in outcomes])
-        if "lock_rows" in self._statements:  # rows before claims, as whoever claims does: else two could wait
-            tx.rows("lock_rows", ids=ids, worker=worker)
+        ids = json_text([outcome.claim for outcome in outcomes])
         ended = {
             claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
         }
@@ -102,7 +95,7 @@ class Settling:
     def _keep_failures(
         self, tx: Session, outcomes: list[tuple[Outcome, Any, int]], marks: list[str | None]
     ) -> None:
-        """Which rows have failed, in rowlock's own table: they are due again only after `retry`."""
+        """Record in rowlock's own table which rows have failed: they are due again only after `retry`."""
         failed = [
             {
                 "consumer": self._consumer.name,
@@ -114,7 +107,7 @@ class Settling:
             for (one, key, failures), mark in zip(outcomes, marks, strict=True)
             if one.ending is not Ending.COMPLETED
         ]
-        if self._consumer.form.shows_failures:  # the row was reset by others: its old record counts no more
+        if self._consumer.form.shows_failures:  # the row was reset by its user: forget the failure
             tx.each(
                 "forget_failure",
                 [
@@ -127,33 +120,35 @@ class Settling:
             tx.each("keep_failure", failed)
 
     def _mark(self, tx: Session, marks: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
-        """Write what became of the rows; returns the keys of those that could not be marked."""
+        """Write the outcomes into the rows; returns the keys of rows that could not be marked."""
         always = self._consumer.form.always()
         missing: list[Any] = []
         single = marks
-        if "mark_all" in self._statements:  # most rows come to the same, which takes one round trip
+        if "mark_all" in self._statements:  # most rows get the same values: one round trip for all of these
             alike: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
             for key, values in marks:
-                alike.setdefault(_json(values), []).append((key, values))
+                alike.setdefault(json_text(values), []).append((key, values))
             single = [group[0] for group in alike.values() if len(group) == 1]
             for group in alike.values():
                 if len(group) > 1:
                     keys = [key for key, _ in group]
-                    there = {row[0] for row in tx.rows("mark_all", ids=_json(keys), **always, **group[0][1])}
+                    there = {
+                        row[0] for row in tx.rows("mark_all", ids=json_text(keys), **always, **group[0][1])
+                    }
                     missing += [key for key in keys if key not in there]
         given = [{"row_key": key, **always, **values} for key, values in single]
         counts = tx.count_each("mark", given)
         return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
     def _give_back(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
-        """Retries wait for their time; what was never tried is forgotten, and has its old place again."""
+        """Retries keep their claims until they are due; a claim that never ran is deleted."""
         form = self._consumer.form
         if form.holds:
-            ids = _json([outcome.claim for outcome in outcomes])
+            ids = json_text([outcome.claim for outcome in outcomes])
             if "lock_rows" in self._statements:
                 tx.rows("lock_rows", ids=ids, worker=worker)
             for charge in sorted({outcome.charge for outcome in outcomes}):
-                alike = _json([outcome.claim for outcome in outcomes if outcome.charge == charge])
+                alike = json_text([outcome.claim for outcome in outcomes if outcome.charge == charge])
                 tx.run("give_rows_back", ids=alike, worker=worker, charge=charge, **form.always())
         forgettable = [
             one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None and not one.isolate
@@ -181,7 +176,3 @@ class Settling:
         )
         pause(tx, [one for one, changed in zip(others, counts, strict=True) if changed], self._consumer.queue)
         return [one for one, changed in zip(others, counts, strict=True) if not changed]
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -1,12 +1,55 @@
 -- What consumers ask of a user's table and of their claims. What is in « » is the user's: quoted, and put in when the
 -- consumer is bound to its store. {ready} is what makes a row due, {claim_key} the key of a claim's row.
 
+-- A claim has the row's key as text.
+-- fragment: key_as_claimed
+CAST(«t».«key» AS text)
+
+-- fragment: claim_key
+CAST(c.row_key AS «key_type»)
+
+-- fragment: claimed_key
+CAST(rowlock_consumer_claims.row_key AS «key_type»)
+
+-- fragment: its_key
+CAST(its_row_key AS «key_type»)
+
+-- fragment: given_key
+CAST(:row_key AS «key_type»)
+
+-- fragment: held_keys
+SELECT CAST(row_key AS «key_type»)
+
+-- fragment: order_as_text
+CAST(«t».«order» AS text)
+
+-- What a database may have to add: a lock on the rows that are taken, and how they are to be looked for.
+-- fragment: lock_row
+
+-- fragment: walk_indexes
+
+-- The user's words are bound as they are.
+-- fragment: now_running
+:running_word
+
+-- fragment: now_due
+:due_word
+
+-- fragment: now_word
+:word
+
+-- A word as it will be in the column, as text: a cast that is written out cuts what is too long.
+-- name: try_word
+SELECT CAST(CAST(:word AS «status_type») AS text)
+
 -- A row is free while no claim has it: neither one in flight nor one that waits to be tried again. A scalar, not
 -- EXISTS: PostgreSQL would make a join of that, and compare each row with all claims.
+-- fragment: unclaimed
+(SELECT c.claim FROM rowlock_consumer_claims c
+ WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+
 -- fragment: free
-{ready} AND {not_given_up} AND (
-    SELECT c.claim FROM rowlock_consumer_claims c
-    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+{ready} AND {not_given_up} AND {unclaimed}
 
 -- A row that has failed, where the row itself has no mark for that.
 -- fragment: failure
@@ -21,15 +64,6 @@ WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
 -- fragment: rows_with_failures
 (SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
 JOIN «table» ON «t».«key» = {its_key}
-
--- Who has not asked for these facts lets the claim itself look at them: then it takes nothing unless all is as usual.
--- fragment: as_usual
-(:asked = 1 OR (
-    SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
-       AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL)
-       AND coalesce((SELECT strategy FROM rowlock_queues WHERE name = :queue), :own_strategy) = :strategy
-       AND NOT EXISTS (SELECT 1 FROM rowlock_consumer_claims
-                       WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now})))
 
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
@@ -48,11 +82,12 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 -- name: pick_returned
 {returned} {lock_row}
 
--- name: take_free
-{insert_free}
-
--- name: take_free_beyond
-{insert_free_beyond}
+-- {beyond} is empty, or where the last scan ended.
+-- fragment: take_free
+INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
+SELECT :consumer, {key_as_claimed}, :worker, {now}, {now} FROM «table» {by_index}
+WHERE {beyond}{free} ORDER BY {ordering} LIMIT :count
+RETURNING claim
 
 -- name: retake
 UPDATE rowlock_consumer_claims
@@ -78,15 +113,15 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
 RETURNING claim, row_key, failures
 
--- Marks one member of the state and leaves the others as they are at this moment, whoever wrote them.
+-- Marks this consumer's member of the state, and leaves the other members as they are at this moment.
 -- name: mark
 UPDATE «table» SET {marked} WHERE «key» = {given_key} AND {markable}
 
--- A claim that shows in the user's row: set there, and taken back, by whoever has it.
+-- Writes claims into the user's rows; only the worker that holds a claim does so, and only it takes that back.
 -- name: take_rows
 UPDATE «table» SET {row_taken} WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids})) AND {due}
 
--- How often a row was tried is what the row says: others may have tried it, too.
+-- Reads the number of attempts from the user's row: other programs may have tried the row, too.
 -- name: read_attempts
 UPDATE rowlock_consumer_claims
 SET failures = coalesce((SELECT {row_attempts} FROM «table» WHERE «t».«key» = {claimed_key}), failures)
@@ -101,29 +136,34 @@ UPDATE «table» SET {progress}
 WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by IS NOT NULL)
   AND {markable}
 
--- Rows that somebody else left running, and rows that nobody began in time; what has a claim is our own affair.
+-- Makes rows due again that another program left running; rowlock rescues rows with a claim by itself.
 -- name: reset_stale
 UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
     WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
 
--- A row with a claim was begun, and waits to be tried again.
+-- Fails rows that were not begun in time; a row with a claim was begun, and waits to be tried again.
 -- name: fail_too_old
-UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND (
-    SELECT c.claim FROM rowlock_consumer_claims c
-    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+UPDATE «table» SET {marked} WHERE {indexed} AND {too_old} AND {unclaimed}
 
+-- Columns of an index (here: the consumer's name) are set, so that this clashes with another transaction that ends the
+-- claim: DuckDB does not see that for an update of other columns beside a deletion.
 -- name: return_claim
 UPDATE rowlock_consumer_claims
-SET batch_id = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
+SET consumer = consumer, batch_id = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL, run_at = {now+delay}, failures = failures + :charge,
     isolate = CASE WHEN :event = 'released' AND :isolate = 0 THEN isolate ELSE :isolate END,
     deaths = CASE WHEN :isolate > 0 THEN deaths + 1 WHEN :charge > 0 THEN 0 ELSE deaths END, error = coalesce(:error, error),
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 
--- What was never tried is forgotten: the row has its old place again.
+-- Deletes the claim of a row that was never tried: the row is claimed again in its old order.
 -- name: forget_claim
 DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0 AND deaths = 0
+
+-- A write, as in hold_claim.
+-- name: hold_claims
+UPDATE rowlock_consumer_claims SET consumer = consumer
+WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by = :worker
 
 -- name: report_row
 UPDATE rowlock_consumer_claims SET done = :done, total = :total, note = :note
@@ -134,8 +174,8 @@ WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by IS NOT 
 UPDATE rowlock_consumer_claims SET batch_id = :claim_number WHERE claim IN ({ids})
 
 -- name: members
-SELECT coalesce(batch_id, claim), claim, failures, row_key FROM rowlock_consumer_claims
-WHERE (claim IN ({ids}) OR batch_id IN ({ids})) AND claimed_by = :worker ORDER BY claim
+SELECT coalesce(batch_id, claim), claim, failures, row_key, {held_budget} FROM rowlock_consumer_claims
+WHERE {in_these} AND claimed_by = :worker ORDER BY claim
 
 -- name: held_batches
 SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
@@ -153,35 +193,40 @@ UPDATE rowlock_consumer_claims
 SET error = :error, error_kind = 'refused', started_at = CASE WHEN :charge > 0 THEN coalesce(started_at, claimed_at) END
 WHERE claim = :claim_number AND claimed_by = :worker AND coalesce(error_kind, '') <> 'refused'
 
--- Workers that are dead, or long forgotten, and hold claims all the same; with `again` also those that the database
--- refused to give back.
--- name: dead_holders
+-- Workers that are dead, or deleted, and still hold claims; with `include_refused` also workers that only hold claims
+-- which the database refused to give back.
+-- name: dead_holders_of_rows
 SELECT c.claimed_by, min(w.ended), min(w.beat_at), min(w.lease) FROM rowlock_consumer_claims c
 LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
 WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
-  AND (:again = 1 OR coalesce(c.error_kind, '') <> 'refused')
+  AND (:include_refused = 1 OR coalesce(c.error_kind, '') <> 'refused')
 GROUP BY c.claimed_by
 
--- What the database refuses does not count: nothing of that will move.
+-- Without claims that the database refuses to change: those stay as they are.
 -- name: in_flight
 SELECT 1 FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by IS NOT NULL AND coalesce(error_kind, '') <> 'refused' LIMIT 1
 
--- name: next_return
-SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NULL AND run_at > {now}
+-- The clock, the seconds until a worker's lease runs out, and the moments at which something is due.
+-- name: next_row_needed
+SELECT {now}, ({next_silent}),
+       (SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NULL AND run_at > {now}),
+       (SELECT min(paused_until) FROM rowlock_queues)
 
 -- name: row_alone_waiting
 SELECT 1 FROM rowlock_consumer_claims
 WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND isolate > 0 LIMIT 1
 
+-- fragment: waiting_claims
+SELECT its_claim FROM (
+    SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
+    WHERE consumer = :consumer AND claimed_by IS NULL) waiting
+JOIN «table» ON «t».«key» = {its_key}
+
 -- Claims that wait for a row which is done, gone or not chosen any more.
 -- name: forget_the_idle
 DELETE FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN (
-    SELECT its_claim FROM (
-        SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
-        WHERE consumer = :consumer AND claimed_by IS NULL) waiting
-    JOIN «table» ON «t».«key» = {its_key} WHERE {chosen})
+WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN ({waiting_claims} WHERE {chosen})
 
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
@@ -195,7 +240,7 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 -- name: broken
 {broken}
 
--- What an index has of it; the user's own condition may not fit into one.
+-- The condition of the index of due rows; the user's own condition may not be possible in an index.
 -- name: due_condition
 {due}
 
@@ -203,8 +248,8 @@ SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 SELECT coalesce(sum(CASE WHEN {due_now} THEN 1 ELSE 0 END), 0), coalesce(sum(CASE WHEN {due_now} THEN 0 ELSE 1 END), 0)
 FROM «table» {by_index} WHERE {chosen} AND {not_given_up}
 
--- Of rows whose time lies ahead.
--- name: next_due
+-- Rows that are due later.
+-- name: next_due_row
 SELECT {next_due_at} FROM «table» {by_index} WHERE {chosen} AND NOT {due_now}
 
 -- name: not_a_time
@@ -220,12 +265,15 @@ SELECT count(*) FROM {failed_rows} WHERE {row_failed}
 -- name: count_broken
 SELECT count(*) FROM «table» WHERE {broken}
 
+-- name: count_all
+SELECT count(*) FROM «table»
+
 -- Reads the whole table.
 -- name: count_done
 SELECT count(*) FROM «table» WHERE {row_done}
 
 -- name: oldest
-SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} ORDER BY «ordering» LIMIT 1
+SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} ORDER BY {ordering} LIMIT 1
 
 -- name: failed_condition
 {row_failed}
@@ -254,7 +302,59 @@ UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {
 -- name: forget_failures
 DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer
 
--- Of rows that are done or gone by now.
+-- Deletes the failures of rows that are done or gone by now.
 -- name: forget_past_failures
 DELETE FROM rowlock_consumer_failures
 WHERE consumer = :consumer AND row_key NOT IN (SELECT its_row_key FROM {failed_rows} WHERE {row_failed})
+
+-- fragment: in_these
+(claim IN ({ids}) OR batch_id IN ({ids}))
+
+-- A relay claims rows that other workers run: a claim that it hands over has not begun.
+-- name: hand_over_rows
+UPDATE rowlock_consumer_claims SET started_at = NULL WHERE {in_these} AND claimed_by = :worker
+
+-- fragment: held_in_these
+«key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND claimed_by = :worker) AND {markable}
+
+-- name: show_handed_over
+UPDATE «table» SET {row_handed_over} WHERE {held_in_these}
+
+-- Moves claims that were handed over to the worker that begins them.
+-- name: start_rows
+UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
+WHERE consumer = :consumer AND {in_these} AND claimed_by IS NOT NULL AND started_at IS NULL
+RETURNING claim
+
+-- name: show_started
+UPDATE «table» SET {row_started} WHERE {held_in_these}
+
+-- Claims of rows that were due for too long: handed over and not begun, or held by a dead worker.
+-- name: overdue_claims
+SELECT its_claim, its_row_key, its_holder FROM (
+    SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
+    WHERE consumer = :consumer AND claimed_by IS NOT NULL AND (started_at IS NULL OR NOT EXISTS (
+        SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL))) held
+JOIN «table» ON «t».«key» = {its_key} WHERE {overdue} LIMIT :count
+
+-- Of rows that were not begun in time: claims that were handed over.
+-- name: late_claims
+SELECT its_claim, its_row_key, its_holder FROM (
+    SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
+    WHERE consumer = :consumer AND claimed_by IS NOT NULL AND started_at IS NULL AND failures = 0 AND deaths = 0) held
+JOIN «table» ON «t».«key» = {its_key} WHERE {too_old}
+
+-- Claims that wait to be tried again.
+-- name: retake_overdue
+UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = NULL
+WHERE claimed_by IS NULL AND claim IN ({waiting_claims} WHERE {ready} AND {overdue} LIMIT :count)
+RETURNING claim
+
+-- name: take_overdue
+INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at)
+SELECT :consumer, {key_as_claimed}, :worker, {now} FROM «table» WHERE {free} AND {overdue} LIMIT :count {lock_row}
+ON CONFLICT (consumer, row_key) DO NOTHING
+RETURNING claim
+
+-- name: held_keys_of
+SELECT claim, row_key FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim

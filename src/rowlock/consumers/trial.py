@@ -1,6 +1,6 @@
-"""Tries out which conditions an index may have: on an empty copy of the table, of which nothing is kept.
+"""Tries out which conditions an index may have: on an empty copy of the table, which is rolled back.
 
-An index whose condition fails for a row keeps that row from being written: what is refused is left out.
+If an index's condition fails for a row, that row cannot be written: such a condition is left out.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rowlock.consumers import conditions, names
+from rowlock.consumers.dialects import Dialect
 from rowlock.errors import TRANSIENT, StoreError
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.database import Database
 
 Column = tuple[
     str, str, bool, bool
@@ -25,32 +26,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     reason: str
 
 
-class _Dialect(msgspec.Struct, frozen=True):
-    copy: str
-    copied: str
-    index: str
-    # Such conditions are let into an index, and fail only when a row is written for which they are reckoned.
-    lets_clocks_in: bool
-    percent: str  # how the store's driver wants a percent sign
-
-
-_DIALECTS = {
-    "sqlite": _Dialect(
-        copy="CREATE TEMP TABLE {t} ({columns})",
-        copied="temp.{t}",
-        index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",
-        lets_clocks_in=True,
-        percent="%",
-    ),
-    "postgresql": _Dialect(
-        copy="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",
-        copied="pg_temp.{t}",
-        index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
-        lets_clocks_in=False,
-        percent="%%",
-    ),
-}
-# The rows, by the category of a column's type: S is text, N a number, A takes anything. All else is null.
+# Values of trial rows, by the category of a column's type: S is text, N a number, A any. Others are null.
 _ROWS: tuple[Mapping[str, str], ...] = (
     {},
     {"S": "'x'", "N": "0", "A": "'x'"},
@@ -62,18 +38,18 @@ _ROWS: tuple[Mapping[str, str], ...] = (
 
 
 class Trial:
-    """One table, whose names are given as they stand in SQL."""
+    """One table; `t`, `table` and `key` are its names as SQL."""
 
     def __init__(
-        self, store: SqlStore, dialect: str, columns: Sequence[Column], *, t: str, table: str, key: str
+        self, database: Database, dialect: Dialect, columns: Sequence[Column], *, t: str, table: str, key: str
     ) -> None:
-        self._store = store
-        self._dialect = _DIALECTS[dialect]
+        self._database = database
+        self._dialect = dialect
         self._columns = columns
         self._names = {"t": t, "table": table, "key": key}
 
     def sort(self, condition: str) -> tuple[list[str], list[LeftOut]]:
-        """The parts of the condition that an index may have, and the others."""
+        """The parts of the condition that an index may have, and those that it has to leave out."""
         copy = self._copy()
         impossible = self._refusal(copy)
         rows = [row for row in map(self._row, _ROWS) if self._refusal([*copy, row]) is None]
@@ -82,10 +58,11 @@ class Trial:
         for part in conditions.parts(condition):
             if impossible is not None:
                 reason: str | None = f"it could not be tried out: {impossible}"
-            elif self._dialect.lets_clocks_in and conditions.may_read_clock(part):
+            # SQLite lets such a condition into an index, and fails only when a row is written.
+            elif self._dialect.hints and conditions.may_read_clock(part):
                 reason = "it calls a function that may read the clock"
             else:
-                reason = self._refusal([*copy, self._written(self._dialect.index, part=part), *rows])
+                reason = self._refusal([*copy, self._written(self._dialect.trial_index, part=part), *rows])
             if reason is None:
                 fit.append(part)
             else:
@@ -93,18 +70,18 @@ class Trial:
         return fit, left_out
 
     def _copy(self) -> list[str]:
-        """What makes an empty copy of the table, in which every column may be null."""
+        """The statements that make an empty copy of the table, in which every column may be null."""
         columns = [names.quoted(name) for name, *_ in self._columns]
         needed = [names.quoted(name) for name, _, _, must in self._columns if must]
-        made = [self._written(self._dialect.copy, columns=", ".join(columns))]
+        made = [self._written(self._dialect.trial_table, columns=", ".join(columns))]
         if needed:
             changes = ", ".join(f"ALTER COLUMN {column} DROP NOT NULL" for column in needed)
-            made.append(f"ALTER TABLE {self._written(self._dialect.copied)} {changes}")
+            made.append(f"ALTER TABLE {self._written(self._dialect.trial_name)} {changes}")
         return made
 
     def _row(self, values: Mapping[str, str]) -> str:
-        """What inserts a row into the copy."""
-        place = self._written(self._dialect.copied)
+        """The statement that inserts a row into the copy."""
+        place = self._written(self._dialect.trial_name)
         settable = [(names.quoted(name), kind) for name, kind, can, _ in self._columns if can]
         set_to = {column: values[kind] for column, kind in settable if kind in values}
         if not set_to:
@@ -115,14 +92,14 @@ class Trial:
         return template.format(**self._names, **values)
 
     def _refusal(self, statements: Sequence[str]) -> str | None:
-        """What the database says against these statements, one after the other; None: nothing."""
+        """The error of the first of these statements that the database refuses; None: it refuses none."""
         named = {str(n): one.replace("%", self._dialect.percent) for n, one in enumerate(statements)}
         try:
-            with self._store.undone() as db:
+            with self._database.undone() as db:
                 tx = db.using(named)
                 for name in named:
                     tx.run(name)
-        except TRANSIENT:  # which says nothing about the statements
+        except TRANSIENT:  # a lost connection or a lock says nothing about the statements
             raise
         except StoreError as error:
             return str(error.__cause__ or error).partition("\n")[0]

@@ -1,1 +1,1 @@
-"""The room that runs: the worker, what it does with one claim, and the pools in which it does it."""
+"""One claim to one outcome: the call, the job's context, residents, a task's own transaction."""

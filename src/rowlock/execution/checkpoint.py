@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from rowlock.errors import ClaimLost, ConfigurationError
 from rowlock.execution.context import JobContext
-from rowlock.execution.transaction import AsyncFace, Transaction, open_in_thread, refuse_on_event_loop
-from rowlock.job import Report
+from rowlock.execution.transaction import AsyncConnection, Transaction, open_in_thread, refuse_on_event_loop
+from rowlock.job import Progress, Report
 
 
 class _Turns:
@@ -45,6 +47,7 @@ class Checkpoint:
         self._given = given
         self._turns = _turns_of(context)
         self._transaction: Transaction | None = None
+        self._progress: Progress | None = None  # what the run had said before the block
 
     def __enter__(self) -> Any:
         refuse_on_event_loop(self._context.task, "ctx.checkpoint()")
@@ -60,6 +63,7 @@ class Checkpoint:
             self._turns.threads.release()
             raise
         self._transaction = transaction
+        self._progress = self._context.progress_said
         return transaction.connection
 
     def __exit__(
@@ -68,6 +72,7 @@ class Checkpoint:
         transaction = self._entered()
         try:
             if error is not None:
+                self._context.progress_said = self._progress
                 transaction.abort()
             else:
                 with self._reported() as report:
@@ -92,7 +97,8 @@ class Checkpoint:
             self._leave()
             raise
         self._transaction = transaction
-        return AsyncFace(transaction) if self._given is None else self._given
+        self._progress = self._context.progress_said
+        return AsyncConnection(transaction) if self._given is None else self._given
 
     async def _aopen(self) -> Transaction:
         context = self._context
@@ -118,6 +124,7 @@ class Checkpoint:
         transaction = self._entered()
         try:
             if error is not None:
+                self._context.progress_said = self._progress
                 await transaction.aabort()
             else:
                 with self._reported() as report:
@@ -146,5 +153,5 @@ class Checkpoint:
             if isinstance(error, ClaimLost):
                 context.lost = True
             elif report is not None:
-                context.give_back(report)
+                context.give_back(msgspec.structs.replace(report, progress=self._progress))
             raise

@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from rowlock import codec, endings
+from rowlock import claim_outcomes, codec
+from rowlock.error_text import storable
 from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTimedOut
-from rowlock.headline import storable
-from rowlock.job import Claim, LogLine, Progress, Report
+from rowlock.job import KEPT_LOG_LINES, Claim, LogLine, Progress, Report
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rowlock.stores.base import Store
 
 _MAX_LINE = 8_192
-_MAX_BUFFERED = 500
 
 current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
 
@@ -36,7 +35,7 @@ class JobContext:
 
     __slots__ = (
         *("__dict__", "__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
-        *("began", "cancelled", "deadline", "job", "lost", "opening", "spoke", "timeout"),
+        *("began", "cancelled", "deadline", "job", "lost", "opening", "has_report", "timeout"),
     )
 
     def __init__(
@@ -51,7 +50,7 @@ class JobContext:
         self.timeout = timeout
         self.began: float | None = None
         self.deadline: float | None = None  # from the moment it began
-        self.spoke = False  # it has said something that the worker may have in hand
+        self.has_report = False  # it has reported something, which may not be written yet
         self.lost = False
         self.cancelled = False
         self.opening: asyncio.Lock | None = None  # held by a coroutine that opens the transaction
@@ -102,7 +101,7 @@ class JobContext:
         for name, value in (("done", done), ("total", total)):
             if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
                 raise TypeError(f"ctx.progress({name}={value!r}): must be a finite number")
-        self.spoke = True
+        self.has_report = True
         with self._lock:
             self._progress = Progress(
                 float(done), None if total is None else float(total), storable(str(note))
@@ -113,10 +112,10 @@ class JobContext:
         self._raise_if_over()
         text = codec.encode(fields, "ctx.log fields", _MAX_LINE) if fields else None
         line = LogLine(time.time(), storable(str(message))[:_MAX_LINE], text)
-        self.spoke = True
+        self.has_report = True
         with self._lock:
             self._lines.append(line)
-            if len(self._lines) > _MAX_BUFFERED:
+            if len(self._lines) > KEPT_LOG_LINES:
                 del self._lines[0]
 
     # -- what a task asks ------------------------------------------------------------------------
@@ -125,13 +124,13 @@ class JobContext:
         """Stop here if somebody cancelled this job: raises, and the job ends `cancelled`."""
         self._raise_if_over()
         if self.cancelled:
-            raise CancelRequested(endings.CANCELLED)
+            raise CancelRequested(claim_outcomes.CANCELLED)
 
     def _raise_if_over(self) -> None:
         if self.lost:
-            raise ClaimLost(endings.lost(self.claim, self.job.title))
+            raise ClaimLost(claim_outcomes.lost(self.claim, self.job.title))
         if self.is_late:
-            raise RunTimedOut(endings.timed_out(self.timeout or 0.0))
+            raise RunTimedOut(claim_outcomes.timed_out(self.timeout or 0.0))
 
     # -- what a task writes ----------------------------------------------------------------------
 
@@ -167,7 +166,7 @@ class JobContext:
                 raise ConfigurationError(
                     f"{self.task}: {block} commits with a job, and this call has none: enqueue it"
                 )
-            # What the worker has in hand is written first; the rest waits for the commit.
+            # A report that is being written comes first; the rest waits for the commit.
             with self._reporting:
                 opened = self._transaction = Transaction(
                     self._store, self.job, session, self.timeout, checkpoint
@@ -182,7 +181,7 @@ class JobContext:
         return opened
 
     def revoke(self) -> None:
-        """This run was given up: its transaction must not hold anybody up."""
+        """This run was given up: its transaction must not block others."""
         if self.open_transaction is not None:
             self.open_transaction.revoke()
 
@@ -191,10 +190,24 @@ class JobContext:
         """The transaction that waits for its commit, if there is one."""
         return self._transaction if self._transaction is not None and self._transaction.open else None
 
+    @property
+    def progress_said(self) -> Progress | None:
+        """The latest progress that is not written yet; set back when a checkpoint is undone.
+
+        Else it would be written with the outcome, and an attempt that goes on from there would skip what was
+        undone.
+        """
+        return self._progress
+
+    @progress_said.setter
+    def progress_said(self, progress: Progress | None) -> None:
+        with self._lock:
+            self._progress = progress
+
     # -- what the worker does --------------------------------------------------------------------
 
     def take_report(self, final: bool = False) -> Report | None:
-        """What was said since the last report, or None; while a transaction is open, it waits for its end."""
+        """What is new since the last report, or None; while a transaction is open, it waits for its end."""
         if not final and self.open_transaction is not None:
             return None
         with self._lock:
@@ -210,7 +223,7 @@ class JobContext:
         """Keep a report that could not be written for the next time."""
         with self._lock:
             self._progress = self._progress or report.progress
-            self._lines = [*report.lines, *self._lines][-_MAX_BUFFERED:]
+            self._lines = [*report.lines, *self._lines][-KEPT_LOG_LINES:]
 
     def begin(self) -> Token[JobContext | None]:
         """The run begins: its time counts from now, and log lines of this thread carry it."""
@@ -222,15 +235,15 @@ class JobContext:
         self.began = moment
         self.deadline = None if moment is None or self.timeout is None else moment + self.timeout
 
-    def hear(self, report: Report) -> None:
-        """What the run has said in a child process."""
+    def add_report(self, report: Report) -> None:
+        """What the run has reported in a child process."""
         with self._lock:
             self._progress = report.progress or self._progress
-            self._lines = [*self._lines, *report.lines][-_MAX_BUFFERED:]
-        self.spoke = True
+            self._lines = [*self._lines, *report.lines][-KEPT_LOG_LINES:]
+        self.has_report = True
 
     def unwritten(self) -> Report | None:
-        """What the worker has neither written nor in hand; it is not its business any more."""
+        """What is neither written nor being written; the worker does not write it any more."""
         with self._reporting:
             return self.take_report()
 
@@ -240,7 +253,7 @@ class JobContext:
 
 
 def local_context(task: str) -> JobContext:
-    """A context for a task that is called outside any worker: it listens and keeps nothing."""
+    """A context for a task that is called outside any worker: it keeps nothing of what it is told."""
     now = time.time()
     return JobContext(
         Claim(

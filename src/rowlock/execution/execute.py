@@ -9,25 +9,27 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Generator, Sequence
-from typing import Any, cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
 
-from rowlock import codec, endings
-from rowlock.endings import Event, put_off
+from rowlock import claim_outcomes, codec
+from rowlock.claim_outcomes import put_off
+from rowlock.endings import Event
+from rowlock.error_text import describe, headline, storable
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
 from rowlock.execution import hooks as async_hooks
 from rowlock.execution.context import JobContext
 from rowlock.execution.hooks import Hook as Hook
 from rowlock.execution.residents import Residents
-from rowlock.headline import describe, headline, storable
 from rowlock.job import Claim, Ending, Outcome
 from rowlock.retry import DEFAULT
 from rowlock.task import Task
 
 log = logging.getLogger("rowlock.run")
+T = TypeVar("T")
 
 _NONE = Residents()
 _LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
@@ -54,9 +56,14 @@ def execute(
         elif task.is_async and any(map(async_hooks.is_async, hooks)):  # in a child process
             outcome = asyncio.run(_run_hooked(claim, task, context, hooks, limit, residents))
         else:
-            entered, failed = _entered(claim, task, context, hooks)
-            outcome = failed or _run(claim, task, context, limit, residents)
-            _left(claim, entered, outcome)
+            plain = [hook for hook in hooks if not async_hooks.is_async(hook)]
+            entered, error = _at_once(async_hooks.enter(claim, context, plain))
+            outcome = (
+                _run(claim, task, context, limit, residents)
+                if error is None
+                else _after_error(claim, error, task, context)
+            )
+            _at_once(async_hooks.leave(claim, entered, outcome))
     except BaseException as error:
         outcome = _internal(claim, error, task)
     finally:
@@ -64,6 +71,16 @@ def execute(
         for lock in locks:
             lock.release()
     return _measured(claim, context, outcome)
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that has nothing to wait for: the plain hooks go through it, too."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("a plain hook waits for nothing")
 
 
 async def execute_async(
@@ -103,7 +120,7 @@ async def _acquired(lock: threading.Lock) -> None:
 
 def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
     if outcome.ending is not Ending.COMPLETED:
-        _log(claim, outcome)
+        _log(claim, outcome, context.lost)
     # In place, before anybody else has seen it: a copy of all fields would cost 0.6 us more.
     force_setattr(outcome, "run_seconds", time.monotonic() - (context.began or 0.0))
     force_setattr(outcome, "wait_seconds", max(0.0, claim.taken - claim.due))
@@ -111,21 +128,21 @@ def _measured(claim: Claim, context: JobContext, outcome: Outcome) -> Outcome:
 
 
 def _after_error(claim: Claim, error: BaseException, task: Task[..., Any], context: JobContext) -> Outcome:
-    return endings.after_error(
+    return claim_outcomes.after_error(
         claim, error, task.retry, cancel_requested=context.cancelled, lost=context.lost
     )
 
 
 def _internal(claim: Claim, error: BaseException, task: Task[..., Any] | None) -> Outcome:
     """A run without an outcome would stay running for ever."""
-    log.error("%s: its run could not be ended as it should", claim.title, exc_info=error)
+    log.error("%s: its run could not be ended properly", claim.title, exc_info=error)
     retry = task.retry if task is not None else DEFAULT
-    return endings.ended(claim, Event.INTERNAL, retry, storable(describe(error)))
+    return claim_outcomes.ended(claim, Event.INTERNAL, retry, storable(describe(error)))
 
 
-def _log(claim: Claim, outcome: Outcome) -> None:
+def _log(claim: Claim, outcome: Outcome, lost: bool) -> None:
     """A line for what somebody may want to look at; nothing for the usual."""
-    reason = headline(outcome.error)
+    reason = headline(outcome.error) or ("its claim was lost" if lost else "")
     if outcome.ending is Ending.FAILED:
         log.error("%s failed: %s", claim.title, outcome.error)
     elif outcome.ending is Ending.RETRY and outcome.charge:
@@ -133,44 +150,6 @@ def _log(claim: Claim, outcome: Outcome) -> None:
         log.warning("%s, attempt %d: %s; again in %.1f s", claim.title, attempt, reason, wait)
     elif outcome.ending is Ending.RELEASED:
         log.warning("%s was given back: %s", claim.title, reason)
-
-
-# -- the hooks around it -------------------------------------------------------------------------
-
-Entered = list[Generator[None, Outcome, None]]
-
-
-def _entered(
-    claim: Claim, task: Task[..., Any], context: JobContext, hooks: Sequence[Hook]
-) -> tuple[Entered, Outcome | None]:
-    """The hooks that were entered, and what the run has come to already if one of them raised."""
-    entered: Entered = []
-    try:
-        for hook in hooks:
-            if not async_hooks.is_async(hook):
-                generator = cast("Generator[None, Outcome, None]", hook(context))
-                next(generator)
-                entered.append(generator)
-    except BaseException as error:
-        log.exception("%s: a hook raised before the run", claim.title)
-        return entered, _after_error(claim, error, task, context)
-    return entered, None
-
-
-def _left(claim: Claim, entered: Entered, outcome: Outcome) -> None:
-    if not entered:
-        return
-    theirs = msgspec.structs.replace(outcome)  # to keep: ours is completed in place
-    for generator in reversed(entered):
-        try:
-            generator.send(theirs)
-        except StopIteration:
-            continue
-        except BaseException:
-            log.exception("%s: a hook raised after the run", claim.title)
-        else:
-            generator.close()
-            log.error("%s: a hook yielded more than once", claim.title)
 
 
 # -- the call itself -----------------------------------------------------------------------------
@@ -240,8 +219,8 @@ def _prepared(
     """The arguments of the call; or the outcome, if they do not fit."""
     try:
         args, kwargs = task.binding.arguments(claim.args_json)
-    except Exception as error:  # it would fail the same way each time, so no attempt is burned
-        return endings.ended(claim, Event.ARGUMENTS, task.retry, str(error))
+    except Exception as error:  # it would fail the same way each time, so it costs no attempt
+        return claim_outcomes.ended(claim, Event.ARGUMENTS, task.retry, str(error))
     if task.binding.takes_context:
         args.insert(0, context)
     if task.residents:
@@ -272,10 +251,10 @@ async def _awaited(
 def _why_cancelled(context: JobContext) -> BaseException:
     """What the cancelled coroutine was told by it."""
     if context.cancelled:
-        return CancelRequested(endings.CANCELLED)
+        return CancelRequested(claim_outcomes.CANCELLED)
     if context.lost:
-        return ClaimLost(endings.lost(context.claim, context.job.title))
-    return RunTimedOut(endings.timed_out(context.timeout or 0.0))
+        return ClaimLost(claim_outcomes.lost(context.claim, context.job.title))
+    return RunTimedOut(claim_outcomes.timed_out(context.timeout or 0.0))
 
 
 class _Settling:
@@ -310,5 +289,6 @@ def _returned(result: Any, claim: Claim, task: Task[..., Any], limit: int) -> Ou
         text = codec.encode(result, f"the result of {task.name}", limit)
     except Exception as error:  # whatever a model raises when it is asked for its JSON
         reason = str(error) if isinstance(error, InvalidPayload) else describe(error)
-        return endings.ended(claim, Event.RESULT, task.retry, storable(reason))
-    return claim.ended(Ending.COMPLETED, result=text)
+        return claim_outcomes.ended(claim, Event.RESULT, task.retry, storable(reason))
+    pause = isinstance(result, claim_outcomes.Answers) and result.pause
+    return claim.ended(Ending.COMPLETED, result=text, pause=pause)

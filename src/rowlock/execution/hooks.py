@@ -1,6 +1,6 @@
-"""The generators of `@app.around` around a coroutine's run: plain ones and async ones, in one order.
+"""The generators of `@app.around` around a run: plain ones and async ones, in one order.
 
-Around a plain function `execute.py` drives the plain ones; an async generator has no place there.
+An async generator has no place around a plain function; `execute.py` leaves it out there.
 """
 
 from __future__ import annotations

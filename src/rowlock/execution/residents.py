@@ -1,4 +1,4 @@
-"""Loads residents, lends them to runs, and tears them down: one set per process that runs tasks.
+"""Loads residents, passes them to runs, and tears them down: one set per process that runs tasks.
 
 A resident is loaded once, whatever the number of tasks that ask for it.
 """
@@ -46,7 +46,7 @@ class _Loaded:
             try:
                 next(self._generator, None)
             except BaseException:
-                log.exception("the resident %s could not be torn down as it should", self.name)
+                log.exception("the resident %s could not be torn down", self.name)
 
 
 class Residents:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import Token
 from functools import partial
 from types import TracebackType
@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rowlock.claim_outcomes import lost
 from rowlock.enqueuing import Destination, joined
 from rowlock.errors import ClaimLost, ConfigurationError, Fail
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
-from rowlock.job import Claim, Ending, Inserted, Job, NewJob, Outcome, Report
+from rowlock.job import Claim, Ending, Outcome, Report
 from rowlock.stores.base import OwnTransaction, Store
-from rowlock.stores.sql.held_session import ENDED_TOO_EARLY, HeldSession
-from rowlock.stores.sql.user_connection import UserConnection, borrow
-from rowlock.stores.sql.user_transaction import UserDestination
+from rowlock.stores.sql.borrowing import borrow
+from rowlock.stores.sql.held_session import HeldConnection, HeldSession, ended_too_early
+from rowlock.stores.sql.user_connection import UserConnection
 
 T = TypeVar("T")
 log = logging.getLogger("rowlock.run")
@@ -48,10 +49,11 @@ class Transaction:
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
         self._token: Token[Destination | None] | None = None
-        self._lent: UserDestination | None = None
-        self._held: HeldSession | None = None
+        self._lent: Destination | None = None
+        self._held: HeldConnection | HeldSession | None = None
+        self._mark: object = None
         self._process = os.getpid()
-        self.lane: TransactionThread | None = None  # the thread of an async task's
+        self.thread: TransactionThread | None = None  # the thread of an async task's
         self.open = True
 
     @property
@@ -68,22 +70,33 @@ class Transaction:
     def begin(self) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
         if self._own is None and self._token is None:
-            self._held = self._borrowed.call(_mark)
+            self._held = self._borrowed.call(self._begin_on)
         self._join()
 
     async def abegin(self) -> None:
         """The same from a coroutine."""
         if self._own is None and self._token is None:
-            self._held = await self._borrowed.acall(_mark)
+            self._held = await self._borrowed.acall(self._begin_on)
         self._join()
+
+    def _begin_on(self, user: UserConnection) -> HeldConnection | HeldSession | None:
+        """Begin, leave a mark by which the same transaction is known again, and hold it."""
+        user.begin()
+        self._mark = user.mark()
+        return user.hold(ended_too_early(self.is_checkpoint, user.lines))
+
+    def _find_mark(self, user: UserConnection) -> None:
+        """Make sure that the task's rows are still in it: else the job would complete without them."""
+        try:
+            user.find_mark(self._mark)
+        except Exception as error:
+            # It would be the same at each attempt.
+            raise Fail(ended_too_early(self.is_checkpoint, user.lines)) from error
 
     def _join(self) -> None:
         if self._token is None:
-            self._lent = (
-                UserDestination(self._store, self._borrowed)
-                if self.lane is None
-                else _UserDestinationInThread(self._store, self._borrowed, self)
-            )
+            in_thread = None if self.thread is None else self.in_thread
+            self._lent = Destination(self._store, self._borrowed, in_thread)
             self._token = joined.set(self._lent)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -94,8 +107,8 @@ class Transaction:
 
     async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
         """The same from a coroutine."""
-        if self.lane is not None:
-            return await self.lane.finish(self._settle, self._borrowed, outcome, report)
+        if self.thread is not None:
+            return await self.thread.finish(self._settle, self._borrowed, outcome, report)
         return await self._borrowed.acall(lambda user: self._settle(user, outcome, report))
 
     def _settle(self, user: UserConnection, outcome: Outcome, report: Report | None) -> Outcome:
@@ -116,8 +129,8 @@ class Transaction:
 
     async def acheckpoint(self, report: Report | None) -> None:
         """The same from a coroutine."""
-        if self.lane is not None:
-            await self.lane.finish(self._checkpoint, self._borrowed, report)
+        if self.thread is not None:
+            await self.thread.finish(self._checkpoint, self._borrowed, report)
         else:
             await self._borrowed.acall(lambda user: self._checkpoint(user, report))
 
@@ -130,11 +143,9 @@ class Transaction:
         """Commit after the fenced statement; whatever that or the database refuses undoes everything."""
         try:
             if self._own is None:
-                _find_mark(user)
+                self._find_mark(user)
             if not write_last():
-                raise ClaimLost(
-                    f"claim {self._claim.claim} of {self._claim.title} was lost; what it wrote is undone"
-                )
+                raise ClaimLost(lost(self._claim.claim, self._claim.title, undone=True))
             if self._own is not None:
                 self._own.commit()
             else:
@@ -153,13 +164,13 @@ class Transaction:
 
     async def aabort(self) -> None:
         """The same from a coroutine."""
-        if self.lane is not None:
-            await self.lane.run(self._abort, self._borrowed)
+        if self.thread is not None:
+            await self.thread.run(self._abort, self._borrowed)
         else:
             await self._borrowed.acall(self._abort)
 
     def revoke(self) -> None:
-        """Take the connection away from a run that was given up: it must not hold anybody up."""
+        """Take the connection away from a run that was given up: it must not block others."""
         if self._own is not None:
             self._own.revoke()
 
@@ -167,9 +178,9 @@ class Transaction:
         """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
         if not self.open:
             raise ConfigurationError("this transaction is over: use it inside its block")
-        if self.lane is None:  # a function of the task's own opened it, in a thread
+        if self.thread is None:  # a function of the task's own opened it, in a thread
             return await asyncio.to_thread(function)
-        return await self.lane.run(function, stop=self.revoke)
+        return await self.thread.run(function, stop=self.revoke)
 
     def _abort(self, user: UserConnection) -> None:
         if self.open:  # of several blocks that end with an exception, one comes first
@@ -193,43 +204,14 @@ class Transaction:
             self._own.close()
         if self._held is not None:
             self._held.finish()
-        if self.lane is not None:
-            self.lane.leave()
+        if self.thread is not None:
+            self.thread.leave()
         if self._token is not None:
             try:
                 joined.reset(self._token)
             except ValueError:  # ended in another context than it began in
                 joined.set(None)
             self._token = None
-
-
-def _mark(user: UserConnection) -> HeldSession | None:
-    """Begin, leave a mark by which the same transaction is known again, and hold it."""
-    user.begin()
-    user.run("SAVEPOINT rowlock_task", {})
-    return user.hold()
-
-
-def _find_mark(user: UserConnection) -> None:
-    """Make sure that the task's rows are still in it: else the job would complete without them."""
-    try:
-        user.run("RELEASE SAVEPOINT rowlock_task", {})
-    except Exception as error:
-        raise Fail(ENDED_TOO_EARLY) from error  # it would be the same at each attempt
-
-
-class _UserDestinationInThread(UserDestination):
-    """Enqueues in the transaction's thread: who waits for a lock there must not hold the event loop."""
-
-    def __init__(self, store: Store, user: UserConnection, transaction: Transaction) -> None:
-        super().__init__(store, user)
-        self._transaction = transaction
-
-    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return await self._transaction.in_thread(partial(self.insert, jobs))
-
-    async def aget(self, job: int) -> Job | None:
-        return await self._transaction.in_thread(partial(self.get, job))
 
 
 class Block:
@@ -261,7 +243,7 @@ class Block:
                     await open_in_thread(context)
         transaction = self._context.begin_transaction(self._given)
         await transaction.abegin()
-        return AsyncFace(transaction) if self._given is None else self._given
+        return AsyncConnection(transaction) if self._given is None else self._given
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -273,14 +255,14 @@ class Block:
 
 async def open_in_thread(context: JobContext, checkpoint: bool = False) -> Transaction:
     """Open the run's transaction on a connection of the store, in a thread of its own."""
-    lane = await TransactionThread.enter()
+    thread = await TransactionThread.enter()
     try:
-        return await lane.run(context.begin_transaction, None, checkpoint)
+        return await thread.run(context.begin_transaction, None, checkpoint)
     finally:
-        if (opened := context.open_transaction) is not None and opened.lane is None:
-            opened.lane = lane  # also of a run that was cancelled meanwhile: its end closes both
+        if (opened := context.open_transaction) is not None and opened.thread is None:
+            opened.thread = thread  # also of a run that was cancelled meanwhile: its end closes both
         else:
-            lane.leave()
+            thread.leave()
 
 
 def refuse_on_event_loop(task: str, block: str) -> None:
@@ -295,7 +277,7 @@ def refuse_on_event_loop(task: str, block: str) -> None:
     )
 
 
-class AsyncFace:
+class AsyncConnection:
     """The store's connection for an async task: statements run in its thread, one after the other."""
 
     def __init__(self, transaction: Transaction) -> None:
@@ -323,8 +305,8 @@ class AsyncFace:
 class AsyncCursor:
     """The rows of a statement, to be awaited."""
 
-    def __init__(self, face: AsyncFace, cursor: Any) -> None:
-        self._face = face
+    def __init__(self, connection: AsyncConnection, cursor: Any) -> None:
+        self._connection = connection
         self._cursor = cursor
 
     @property
@@ -334,8 +316,8 @@ class AsyncCursor:
 
     async def fetchone(self) -> Any:
         """The next row, or None."""
-        return await self._face.in_thread(self._cursor.fetchone)
+        return await self._connection.in_thread(self._cursor.fetchone)
 
     async def fetchall(self) -> Any:
         """All rows that are left."""
-        return await self._face.in_thread(self._cursor.fetchall)
+        return await self._connection.in_thread(self._cursor.fetchall)

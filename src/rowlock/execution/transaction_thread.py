@@ -23,7 +23,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.stores.base import on_behalf_of
 
 T = TypeVar("T")
-_AT_ONCE = 16  # transactions of one event loop; the others wait for their turn, and hold nothing
+_AT_ONCE = 16  # transactions of one event loop; the others wait, and hold nothing
 _GRACE = 2.0  # seconds that a statement may take to end after its run was cancelled
 
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -37,27 +37,27 @@ class TransactionThread:
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore) -> None:
         self._loop = loop
         self._slots = slots
-        self._line: SimpleQueue[_Work | None] = SimpleQueue()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open = True
         # A daemon, unlike an executor's: a server that does not answer must not keep the process from ending.
-        threading.Thread(target=_serve, args=(self._line,), name=_NAME, daemon=True).start()
+        threading.Thread(target=_serve, args=(self._work,), name=_NAME, daemon=True).start()
 
     @classmethod
     async def enter(cls) -> TransactionThread:
-        """Wait for a place."""
+        """Wait until another transaction may be opened."""
         loop = asyncio.get_running_loop()
         slots = _slots.setdefault(loop, asyncio.Semaphore(_AT_ONCE))
         await slots.acquire()
         return cls(loop, slots)
 
     def leave(self) -> None:
-        """Make room for the next."""
+        """Let the next transaction be opened."""
         with self._lock:
             if not self._open:
                 return
             self._open = False
-            self._line.put(None)
+            self._work.put(None)
         with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._slots.release)
 
@@ -65,7 +65,7 @@ class TransactionThread:
         """Call it in the thread, to its end: a cancel is heeded after that, and `stop` may bring it about."""
         told, result = await self._to_the_end(function, given, stop)
         if told is not None:
-            result.exception()  # of no interest any more
+            result.exception()  # nobody waits for its result any more
             raise told
         return result.result()
 
@@ -79,7 +79,7 @@ class TransactionThread:
         with self._lock:
             if not self._open:
                 raise ConfigurationError("this transaction is over: use it inside its block")
-            self._line.put((future, work))
+            self._work.put((future, work))
         return future
 
     async def _to_the_end(
@@ -102,8 +102,8 @@ class TransactionThread:
         return told, future
 
 
-def _serve(line: SimpleQueue[_Work | None]) -> None:
-    while (one := line.get()) is not None:
+def _serve(work_queue: SimpleQueue[_Work | None]) -> None:
+    while (one := work_queue.get()) is not None:
         future, work = one
         try:
             future.set_result(work())

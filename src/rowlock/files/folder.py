@@ -17,7 +17,7 @@ import msgspec
 from rowlock.errors import ConfigurationError
 from rowlock.files.directories import HAS_HANDLES, Directory, open_directory
 
-_ASIDE = ".rowlock-delete"  # the end of a file's name while it is being removed
+_REMOVAL_SUFFIX = ".rowlock-delete"  # the end of a file's name while it is being removed
 _LONGEST_NAME = 255  # bytes
 _DEEPEST = 100
 _BLOCK = 512  # what st_blocks counts, whatever the file system
@@ -127,7 +127,7 @@ class OpenFolder:
                     report(prefix + entry.name, "its name is not UTF-8")
                 elif entry.is_dir(follow_symlinks=False):
                     yield from self._scan_folder(here, entry.name, prefix, fits, report, depth)
-                elif fits(prefix + entry.name) and not is_aside(entry.name):
+                elif fits(prefix + entry.name) and not is_being_removed(entry.name):
                     with suppress(FileNotFoundError):
                         found = self._found(prefix + entry.name, entry.stat(follow_symlinks=False), here)
                         if found is not None:
@@ -168,7 +168,7 @@ class OpenFolder:
                 try:
                     return self._regular(path, there.look(name))
                 except FileNotFoundError:
-                    if not recover or not _can_step_aside(name) or not _bring_back(there, name):
+                    if not recover or not _can_be_renamed(name) or not _restore_name(there, name):
                         return None
                     return self._regular(path, there.look(name))
         except FileNotFoundError:
@@ -197,29 +197,29 @@ class OpenFolder:
             with self._entered(parents) as there:
                 if not self._regular(expected.path, there.look(name)).is_same(expected):
                     raise FileRefused("it has changed meanwhile")
-                if not _can_step_aside(name):
+                if not _can_be_renamed(name):
                     there.unlink(name)
                     return
-                self._remove_aside(there, parents, name, expected)
+                self._rename_and_unlink(there, parents, name, expected)
         except FileNotFoundError as error:
             raise FileRefused("it has vanished meanwhile") from error
         except OSError as error:
             raise FileRefused(_reason(error)) from error
 
-    def _remove_aside(self, there: Directory, parents: list[str], name: str, expected: Found) -> None:
-        aside = f".{name}{_ASIDE}"
+    def _rename_and_unlink(self, there: Directory, parents: list[str], name: str, expected: Found) -> None:
+        renamed = f".{name}{_REMOVAL_SUFFIX}"
         with suppress(FileNotFoundError):
-            there.look(aside)
-            raise FileRefused(f"a deletion that was broken off left {aside} beside it: look at both")
-        there.rename(name, aside)
+            there.look(renamed)
+            raise FileRefused(f"a deletion that was broken off left {renamed} beside it: look at both")
+        there.rename(name, renamed)
         try:
             with self._entered(parents) as again:  # the folder itself may have been moved out meanwhile
-                if not self._regular(expected.path, again.look(aside)).is_same(expected):
+                if not self._regular(expected.path, again.look(renamed)).is_same(expected):
                     raise FileRefused("it has changed meanwhile")
-                again.unlink(aside)
+                again.unlink(renamed)
         except BaseException:
-            if not _bring_back(there, name) and _is_there(there, aside):
-                raise FileRefused(f"another file has its name by now: it is kept as {aside}") from None
+            if not _restore_name(there, name) and _is_there(there, renamed):
+                raise FileRefused(f"another file has its name by now: it is kept as {renamed}") from None
             raise
 
     def _regular(self, path: str, seen: os.stat_result) -> Found:
@@ -247,15 +247,6 @@ class OpenFolder:
                 opened.close()
 
 
-def refuse_missing_disk(title: str, folder: Folder, was_mounted: bool) -> None:
-    """Raise if the folder was a disk of its own and is none now: its files are not gone, only not there."""
-    if was_mounted and not folder.is_mounted:
-        raise ConfigurationError(
-            f"{title}: {folder.path} was a disk of its own and is none now: mount it (or, if that is meant, "
-            "delete its row from rowlock_file_services)"
-        )
-
-
 def parts_of(path: str) -> list[str]:
     """The parts of a path below the folder; raises FileRefused if it could lead anywhere else."""
     parts = path.split("/")
@@ -277,13 +268,13 @@ def is_text(name: str) -> bool:
     return True
 
 
-def is_aside(name: str) -> bool:
+def is_being_removed(name: str) -> bool:
     """Whether a file of this name is just being removed."""
-    return name.startswith(".") and name.endswith(_ASIDE)
+    return name.startswith(".") and name.endswith(_REMOVAL_SUFFIX)
 
 
-def _can_step_aside(name: str) -> bool:
-    return len(name.encode()) + len(_ASIDE) + 1 <= _LONGEST_NAME
+def _can_be_renamed(name: str) -> bool:
+    return len(name.encode()) + len(_REMOVAL_SUFFIX) + 1 <= _LONGEST_NAME
 
 
 def _is_there(here: Directory, name: str) -> bool:
@@ -294,19 +285,19 @@ def _is_there(here: Directory, name: str) -> bool:
     return True
 
 
-def _bring_back(here: Directory, name: str) -> bool:
-    """Give a file that stepped aside its name back; False if there is none, or the name is taken."""
-    aside = f".{name}{_ASIDE}"
+def _restore_name(here: Directory, name: str) -> bool:
+    """Give a file that was being removed its name back; False if there is none, or the name is taken."""
+    renamed = f".{name}{_REMOVAL_SUFFIX}"
     try:
-        here.link(aside, name)  # unlike a rename, it never takes a name away from another file
+        here.link(renamed, name)  # unlike a rename, it never takes a name away from another file
     except (FileExistsError, FileNotFoundError):
         return False
     except OSError as error:
-        if error.errno not in _CANNOT_LINK or not _is_there(here, aside) or _is_there(here, name):
+        if error.errno not in _CANNOT_LINK or not _is_there(here, renamed) or _is_there(here, name):
             return False
-        here.rename(aside, name)  # a folder, or a disk that knows no hard links
+        here.rename(renamed, name)  # a folder, or a disk that knows no hard links
         return True
-    here.unlink(aside)
+    here.unlink(renamed)
     return True
 
 

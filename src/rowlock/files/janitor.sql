@@ -1,5 +1,5 @@
 -- What a janitor asks of the user's table. {living} is a row that is not deleted yet, {allowed} one that the conditions
--- give free, {asked} one that the limit asks for by itself (its age), {unheld} one that no consumer has at this moment.
+-- allow, {asked} one that is older than :age (if :by_age is 1), {unheld} one that no consumer has at this moment.
 
 -- name: try_conditions
 SELECT 1 FROM «table» WHERE {living} AND {allowed} AND {asked} AND {unheld} AND {names_files} LIMIT 0
@@ -9,17 +9,10 @@ SELECT CAST(«order» AS text) FROM «table» WHERE «order» IS NOT NULL AND NO
 
 -- Oldest first; a row without a time comes last.
 -- name: deletable
-SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {allowed} AND {names_files}
-ORDER BY «order» NULLS LAST, «key» LIMIT :count
-
--- name: deletable_old
 SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {allowed} AND {names_files} AND {asked}
 ORDER BY «order» NULLS LAST, «key» LIMIT :count
 
 -- name: count_protected
-SELECT count(*) FROM «table» WHERE {living} AND {names_files} AND NOT coalesce({allowed}, false)
-
--- name: count_protected_old
 SELECT count(*) FROM «table» WHERE {living} AND {names_files} AND {asked} AND NOT coalesce({allowed}, false)
 
 -- All that is not deleted yet, in pages by key.
@@ -36,10 +29,6 @@ SELECT {key_read} FROM «table» WHERE «key» {among_keys} ORDER BY «key» {lo
 
 -- name: still_deletable
 SELECT {key_read}, «paths» FROM «table»
-WHERE «key» {among_keys} AND {living} AND {allowed} AND {unheld} AND {names_files}
-
--- name: still_deletable_old
-SELECT {key_read}, «paths» FROM «table»
 WHERE «key» {among_keys} AND {living} AND {allowed} AND {unheld} AND {names_files} AND {asked}
 
 -- name: still_living
@@ -51,9 +40,6 @@ SELECT 1 FROM «table» WHERE «key» = {key_given} AND {living}
 -- Of these files, those that a row names which is not to be deleted.
 -- name: needed_elsewhere
 {needed}
-
--- name: needed_elsewhere_old
-{needed_old}
 
 -- name: whole_row
 SELECT «all_columns» FROM «table» WHERE «key» = {key_given}

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.files import limits
+from rowlock.files import disk, limits
 from rowlock.files.folder import FileRefused, Folder, Found
 from rowlock.files.patterns import matcher
 from rowlock.files.records import FileTrouble
-from rowlock.files.space import space
 
 
 class DeletedOldest(msgspec.Struct, frozen=True):
@@ -43,7 +42,7 @@ def delete_oldest(
     def report(path: str, why: str) -> None:
         refused.append(FileTrouble(path, why))
 
-    began = space(place.path)
+    began = disk.space(place.path)
     target = wanted.of(began.total)
     now = began.free
     with place.opened() as opened:
@@ -61,12 +60,12 @@ def delete_oldest(
             deleted.append(found.path)
             freed += found.frees
             # Some file systems tell later that something is free; what is known to be freed counts at once.
-            now = max(space(place.path).free, began.free + freed)
+            now = max(disk.space(place.path).free, began.free + freed)
     return DeletedOldest(deleted, freed, refused, now, now >= target)
 
 
-def whole_number(what: str, value: Any, least: int = 1) -> int:
+def whole_number(what: str, value: Any) -> int:
     """A number of things, checked."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{what}={value!r}: must be a whole number of {least} or more")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{what}={value!r}: must be a whole number of 1 or more")
     return value

@@ -6,32 +6,19 @@ Short reads only; nothing here deletes or writes anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import combinations, permutations
-from typing import Any, Protocol
+from typing import Any
 
 from rowlock.errors import RowlockError
 from rowlock.files.ingest import Ingest
 from rowlock.files.janitor import Janitor
+from rowlock.files.tables import App
 from rowlock.insights.filing import FileServiceRecord
 from rowlock.insights.finding import Finding
 
 _LATE = 60.0  # seconds that a run may be late beyond three intervals
-
-
-class App(Protocol):
-    """What is asked of an app."""
-
-    @property
-    def ingests(self) -> Mapping[str, Ingest]:
-        """The declared ingests by name."""
-        ...
-
-    @property
-    def janitors(self) -> Mapping[str, Janitor]:
-        """The declared janitors by name."""
-        ...
 
 
 def findings(app: App) -> list[Finding]:
@@ -77,7 +64,7 @@ def _janitor(janitor: Janitor) -> Iterator[Finding]:
         return
     try:
         wanted = janitor.limits_now()
-    except Exception as error:  # whatever a user's function raises
+    except RowlockError as error:
         yield Finding(what, "error", f"a limit cannot be read: {error}", "mend the function, or the setting")
         return
     disk = wanted.disk
@@ -118,7 +105,7 @@ def _tiers(janitors: list[Janitor]) -> Iterator[Finding]:
                 yield Finding("tiers", "warning", message, "declare these alike, with **common")
     for one, other in permutations(janitors, 2):
         first, second = _least_free(one), _least_free(other)
-        if not _same_files(one, other) or first is None or second is None or not _only_space(other):
+        if not _same_files(one, other) or first is None or second is None or not other.limits.only_space:
             continue
         begins_first = first > second or (first == second and janitors.index(one) < janitors.index(other))
         if begins_first and _protects_no_more(one, other):
@@ -149,11 +136,6 @@ def _least_free(janitor: Janitor) -> int | None:
         return janitor.limits.least_free(janitor.folder.path)
     except OSError:
         return None
-
-
-def _only_space(janitor: Janitor) -> bool:
-    """Whether free space is the only reason for which it acts."""
-    return janitor.limits.max_age is None and janitor.limits.max_size is None
 
 
 def _protects_no_more(one: Janitor, other: Janitor) -> bool:

@@ -1,4 +1,4 @@
-"""What a janitor may delete, as SQL on the user's table: which rows live, which the conditions give free.
+"""What a janitor may delete, as SQL on the user's table: which rows are left, which may go.
 
 Reads only, apart from what `deleting.py` does inside its own transactions with these statements.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError, StoreError
-from rowlock.files.tables import App, FileTable, Session
+from rowlock.files.tables import App, FileTable, Session, json_list
 
 _LATEST = "100000000000"  # Unix seconds, of the year 5138: larger numbers are milliseconds
 _PAGE = 5_000
@@ -43,6 +43,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     remove_rows: bool
     has_age: bool
 
+    @property
+    def tells_table(self) -> bool:
+        """Whether the user's own table shows which rows are deleted."""
+        return self.deleted is not None or self.remove_rows
+
 
 class Policy:
     """The user's table as one janitor sees it."""
@@ -53,17 +58,15 @@ class Policy:
         self._title = f"janitor {janitor!r}"
         self.choice = choice
         self.table = FileTable(app.store, self._title, choice.table, choice.columns)
-        for column in choice.columns:
-            self.table.need("path", column)
         self.key = self._key()
         self._order = self.table.need("order_by", choice.order_by) if choice.order_by else self.key
         if choice.deleted is not None:
             self.table.need("deleted", choice.deleted)
-        if choice.has_age and self._order in (self.key, *self.table.primary):
+        if choice.has_age and self._order in (self.key, *self.table.primary_key):
             raise ConfigurationError(
                 f"{self._title}: max_age counts from order_by={self._order!r}, which must be a time, no key"
             )
-        self.statements = self._written()
+        self._load()
         self._try()
 
     def _key(self) -> str:
@@ -78,8 +81,8 @@ class Policy:
             if table.need("key", given) not in table.unique:
                 raise ConfigurationError(f"{self._title}: key={given!r} is not unique in {table.name}")
             return given
-        if len(table.primary) == 1:
-            return table.primary[0]
+        if len(table.primary_key) == 1:
+            return table.primary_key[0]
         if table.paths[0] in table.unique:
             return table.paths[0]
         raise ConfigurationError(
@@ -94,34 +97,33 @@ class Policy:
 
     # -- the statements --------------------------------------------------------------------------
 
-    def _written(self) -> Any:
+    def _load(self) -> None:
         table, choice = self.table, self.choice
         t = names.quoted(table.parts[-1])
         is_time = self._is_time()
-        listed = [f"{t}.{names.quoted(column)}" for column in table.paths]
+        columns = {f"column_{place}": f"{t}.{names.quoted(one)}" for place, one in enumerate(table.paths)}
+        older = f"(CASE WHEN :by_age = 0 THEN true ELSE {table.stamp(self._order)[1]} AND {is_time} END)"
         words = {
             "living": self._living(),
             "allowed": "«allowed»",
-            "asked": f"({table.stamp(self._order)[1]} AND {is_time})" if choice.has_age else "(1 = 1)",
+            "asked": older if choice.has_age else "(1 = 1)",
             "unheld": self._unheld(),
-            "names_files": "(" + " OR ".join(f"{column} IS NOT NULL" for column in listed) + ")",
+            "names_files": "(" + " OR ".join(f"«{mark}» IS NOT NULL" for mark in columns) + ")",
             "is_time": is_time,
             "set_deleted": self._set_deleted(),
-            "needed": " UNION ".join(_needed(column, "{allowed} AND {unheld}") for column in listed),
-            "needed_old": " UNION ".join(
-                _needed(column, "{allowed} AND {unheld} AND {asked}") for column in listed
-            ),
+            "needed": " UNION ".join(_needed(f"«{mark}»") for mark in columns),
         }
         theirs = {
+            **columns,
             "key": names.quoted(self.key),
             "key_type": table.types[self.key],
             "order": names.quoted(self._order),
             "iso": "%Y-%m-%d %H:%M:%f",
-            "paths": ", ".join(listed),
+            "paths": ", ".join(columns.values()),
             "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in table.types),
             "allowed": self._allowed(),
         }
-        return table.statements("janitor.sql", words, theirs)
+        table.load("janitor.sql", words, theirs)
 
     def _living(self) -> str:
         if self.choice.deleted is not None:
@@ -184,7 +186,7 @@ class Policy:
         known = self._app.consumers
         if name not in known:  # it may be in a module that is not imported yet
             with suppress(RowlockError):
-                self._app.consumer_host(name)
+                self._app.consumer_source(name)
             known = self._app.consumers
         if name not in known:
             raise ConfigurationError(
@@ -197,7 +199,7 @@ class Policy:
                 f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of {theirs} "
                 f"and not of {self.table.name}"
             )
-        return self._app.consumer_host(name)
+        return self._app.consumer_source(name)
 
     def _unheld(self) -> str:
         """No consumer has the row at this moment: none of this table, and none that is not known here."""
@@ -218,8 +220,8 @@ class Policy:
 
     def _try(self) -> None:
         try:
-            with self.table.reading(self.statements) as db:
-                db.rows("try_conditions", **self.values(age=1.0))
+            with self.table.reading() as db:
+                db.rows("try_conditions", **self.values(1.0))
                 if self.choice.has_age and (wrong := db.row("no_time", **self.values())) is not None:
                     raise ConfigurationError(
                         f"{self._title}: max_age counts from order_by={self._order!r}, which must be a time "
@@ -233,76 +235,61 @@ class Policy:
                 f"(where={self.choice.where!r}): {error}"
             ) from error
 
-    def values(self, **more: Any) -> dict[str, Any]:
-        """What is bound in every statement that looks at rows."""
-        return {"source": self.table.name, **more}
+    def values(self, age: float | None = None, **more: Any) -> dict[str, Any]:
+        """What is bound in every statement that looks at rows; with an age, only those that are older."""
+        return {"source": self.table.name, "by_age": int(age is not None), "age": age or 0.0, **more}
 
     # -- reading ---------------------------------------------------------------------------------
 
     def deletable(self, most: int, age: float | None, now: float | None) -> list[Named]:
-        """The rows that the conditions give free, oldest first; with an age, only those that are older."""
-        with self.table.reading(self.statements, now) as db:
-            if age is None:
-                return _named(db.rows("deletable", **self.values(count=most)))
-            return _named(db.rows("deletable_old", **self.values(count=most, age=age)))
+        """The rows that the conditions allow, oldest first; with an age, only those that are older."""
+        with self.table.reading(now) as db:
+            return _named(db.rows("deletable", **self.values(age, count=most)))
 
     def count_protected(self, age: float | None, now: float | None) -> int:
         """How many rows a limit asks for (by age, or all) that the conditions protect."""
-        with self.table.reading(self.statements, now) as db:
-            if age is None:
-                return int(db.row("count_protected", **self.values())[0])
-            return int(db.row("count_protected_old", **self.values(age=age))[0])
+        with self.table.reading(now) as db:
+            return int(db.row("count_protected", **self.values(age))[0])
 
     def living(self) -> Iterator[list[Named]]:
         """All rows that are not deleted yet, in pages."""
-        with self.table.reading(self.statements) as db:
+        with self.table.reading() as db:
             page = _named(db.rows("living_first", **self.values(count=_PAGE)))
         while page:
             yield page
-            with self.table.reading(self.statements) as db:
+            with self.table.reading() as db:
                 page = _named(db.rows("living_beyond", **self.values(count=_PAGE, row_key=page[-1].key)))
 
-    def still_deletable(self, tx: Session, keys: Sequence[Any], age: float | None) -> dict[Any, Named]:
-        """Those of the rows that may still go, locked until the transaction ends."""
-        return self._still(tx, keys, "still_deletable" if age is None else "still_deletable_old", age)
+    def still_deletable(
+        self, db: Session, keys: Sequence[Any], age: float | None, lock: bool = True
+    ) -> dict[Any, Named]:
+        """Those of the rows that may still go; locked until the transaction ends, if that is asked for."""
+        ids = self._locked(db, keys) if lock else json_list(keys)
+        return {one.key: one for one in _named(db.rows("still_deletable", **self.values(age, ids=ids)))}
 
-    def look_deletable(self, db: Session, keys: Sequence[Any], age: float | None) -> set[Any]:
-        """Those of the rows that may still go at this moment, without locking them."""
-        more = {} if age is None else {"age": age}
-        statement = "still_deletable" if age is None else "still_deletable_old"
-        return {row[0] for row in db.rows(statement, **self.values(ids=_json(list(keys)), **more))}
-
-    def still_living(self, tx: Session, keys: Sequence[Any]) -> dict[Any, Named]:
+    def still_living(self, db: Session, keys: Sequence[Any]) -> dict[Any, Named]:
         """Those of the rows that are there, not deleted, and that no consumer has; locked."""
-        return self._still(tx, keys, "still_living", None)
+        rows = db.rows("still_living", **self.values(ids=self._locked(db, keys)))
+        return {one.key: one for one in _named(rows)}
+
+    def _locked(self, db: Session, keys: Sequence[Any]) -> str:
+        return json_list(row[0] for row in db.rows("lock_rows", ids=json_list(keys)))
 
     def needed_elsewhere(
-        self, tx: Session, keys: Sequence[Any], paths: Sequence[str], age: float | None
+        self, db: Session, keys: Sequence[Any], paths: Sequence[str], age: float | None
     ) -> set[str]:
         """Those of these files that another row names which is not to be deleted."""
-        values = self.values(ids=_json(list(keys)), paths=_json(list(paths)))
-        if age is None:
-            return {row[0] for row in tx.rows("needed_elsewhere", **values)}
-        return {row[0] for row in tx.rows("needed_elsewhere_old", age=age, **values)}
-
-    def _still(self, tx: Session, keys: Sequence[Any], statement: str, age: float | None) -> dict[Any, Named]:
-        locked = [row[0] for row in tx.rows("lock_rows", ids=_json(list(keys)))]
-        more = {} if age is None else {"age": age}
-        rows = tx.rows(statement, **self.values(ids=_json(locked), **more))
-        return {one.key: one for one in _named(rows)}
+        values = self.values(age, ids=json_list(keys), paths=json_list(paths))
+        return {row[0] for row in db.rows("needed_elsewhere", **values)}
 
 
 def _named(rows: Sequence[Any]) -> list[Named]:
     return [Named(key, tuple(path for path in paths if path is not None)) for key, *paths in rows]
 
 
-def _json(value: list[Any]) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _needed(column: str, free: str) -> str:
+def _needed(column: str) -> str:
     """Those of the given files that a living row, other than the given ones, names and must keep."""
     return (
-        f"SELECT {column} FROM «table» WHERE {column} {{among_paths}} AND {{living}} "  # noqa: S608 - quoted
-        f"AND NOT («t».«key» {{among_keys}}) AND NOT coalesce({free}, false)"
+        f"SELECT {column} FROM «table» WHERE {column} {{among_paths}} AND {{living}} "  # noqa: S608 - no names
+        "AND NOT («t».«key» {among_keys}) AND NOT coalesce({allowed} AND {unheld} AND {asked}, false)"
     )

@@ -22,6 +22,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     waiting: list[str] = []  # row() said None: not yet
     settling: list[str] = []  # somebody may still be writing them
     failed: list[FileTrouble] = []  # row() raised, or the row could not be written
+    later: list[str] = []  # they failed before, and are tried again after their pause
     unreadable: list[FileTrouble] = []
     known: int = 0  # they have a row already
     never: int = 0  # row() said False

@@ -1,50 +1,44 @@
-"""What ingest and janitor have in common as services: how they are run, errors that pass, and a good end.
+"""What ingest and janitor have in common: how they are declared, run and stopped, and their numbers.
 
-What a run does is theirs.
+What one run does is theirs.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import queue
-import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError
-from rowlock.options import check_seconds
+from rowlock.files import disk
+from rowlock.files.folder import Folder
+from rowlock.files.places import Places
+from rowlock.files.records import FileTrouble
+from rowlock.files.tables import App, FileTable, own_files, path_columns
+from rowlock.insights.filing import FileServiceRecord
+from rowlock.job import utc
+from rowlock.options import check_name, check_seconds
+from rowlock.waiting import backoff
 from rowlock.worker.signals import told_by_signals
 
 log = logging.getLogger("rowlock.files")
 
-_BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 30.0
-_SHORTEST = 0.01
-
-
-class Service(Protocol):
-    """A declared ingest or janitor."""
-
-    name: str
-    interval: float
-
-    def check(self) -> None:
-        """Raise if something has to be mended first."""
-        ...
-
-    def loop(self, stop: Stop) -> None:
-        """Run until told to stop."""
-        ...
+_BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 30.0  # seconds
+_SHORTEST_INTERVAL = 0.01
 
 
 class Stop:
-    """Told once, it ends loops; whoever waits for something else meanwhile is told by its bell."""
+    """Ends loops when it is told; who waits on a queue meanwhile finds None in it."""
 
     def __init__(self) -> None:
         self._told = threading.Event()
-        self._bells: list[Callable[[], None]] = []
+        self._queues: list[queue.SimpleQueue[Any]] = []
 
     @property
     def told(self) -> bool:
@@ -54,55 +48,200 @@ class Stop:
     def tell(self) -> None:
         """End all loops; safe in a signal handler."""
         self._told.set()
-        for ring in self._bells:
-            ring()
+        for waited in self._queues:
+            waited.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until told; returns whether it was told."""
         return self._told.wait(max(0.0, seconds))
 
     @contextmanager
-    def ringing(self, bell: queue.SimpleQueue[Any]) -> Iterator[None]:
+    def waking(self, waited: queue.SimpleQueue[Any]) -> Iterator[None]:
         """While the block runs, put None into this queue when told."""
-
-        def ring() -> None:
-            bell.put(None)
-
-        self._bells.append(ring)
+        self._queues.append(waited)
         try:
             yield
         finally:
-            self._bells.remove(ring)
+            self._queues.remove(waited)
 
 
-class Troubles:
-    """Errors that pass: each kind is told once, until a run goes well again, and the pauses grow."""
+class ErrorBackoff:
+    """Errors of runs that are tried again: each kind is logged once until a run succeeds; the pauses grow."""
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._told: set[type[BaseException]] = set()
-        self._wait = _BACKOFF_FIRST
+        self._logged: set[type[BaseException]] = set()
+        self._failures = 0
 
-    def happened(self, error: Exception) -> float:
-        """Log it if it is new; returns the seconds until the next try."""
-        if type(error) not in self._told:
-            self._told.add(type(error))
+    def failed(self, error: Exception) -> float:
+        """Log the error if it is new; returns the seconds until the next try."""
+        if type(error) not in self._logged:
+            self._logged.add(type(error))
             known = isinstance(error, RowlockError)
             log.error("%s: %s; it is tried again", self._title, error, exc_info=None if known else error)
-        wait = self._wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads services, hides nothing
-        self._wait = min(_BACKOFF_MOST, self._wait * 2)
-        return wait
+        self._failures += 1
+        return backoff(self._failures - 1, _BACKOFF_FIRST, _BACKOFF_MOST)
 
-    def over(self) -> None:
-        """A run went well."""
-        if self._told:
+    def succeeded(self) -> None:
+        """A run has succeeded."""
+        if self._logged:
             log.info("%s: works again", self._title)
-        self._told.clear()
-        self._wait = _BACKOFF_FIRST
+        self._logged.clear()
+        self._failures = 0
+
+
+class Service(Protocol):
+    """What can be run as a service: an ingest, or the tiers of janitors."""
+
+    name: str
+
+    def check(self) -> None:
+        """Raise if the user has to change something first."""
+        ...
+
+    def loop(self, stop: Stop) -> None:
+        """Run until told to stop."""
+        ...
+
+
+class FileService(ABC):
+    """A declared ingest or janitor: a table whose rows name files, and the folder of these files."""
+
+    kind: str
+
+    def __init__(
+        self,
+        app: App,
+        home: str,
+        name: str,
+        *,
+        table: str,
+        folder: str | os.PathLike[str],
+        path: str | Sequence[str] = "path",
+        paths: str = "absolute",
+        interval: float = 60.0,
+    ) -> None:
+        self._app = app
+        self.name = check_name("name", name)
+        self.table = ".".join(names.table(table))
+        self.columns = path_columns(path)
+        self.folder = Folder(folder, home)
+        self.paths = paths
+        self._places = Places(self.folder.path, paths)
+        seconds = check_seconds("interval", interval)
+        if seconds is None or seconds < _SHORTEST_INTERVAL:
+            raise ConfigurationError(f"interval={interval!r}: must be {_SHORTEST_INTERVAL:g} seconds or more")
+        self.interval = seconds
+        self._stop = Stop()
+        self._logged: set[FileTrouble] = set()
+        self._log = logging.getLogger(f"rowlock.{self.kind}")
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} of {self.folder.path} and {self.table}>"
+
+    @property
+    def title(self) -> str:
+        """How it is called in messages."""
+        return f"{self.kind} {self.name!r}"
+
+    @property
+    def declaration(self) -> tuple[Any, ...]:
+        """What tells it from another service that was given the same name."""
+        return (self.table, self.folder.path)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise if the folder, the table or an option is not as it should be."""
+
+    @abstractmethod
+    def loop(self, stop: Stop) -> None:
+        """Run until told to stop, without signals: for a thread."""
+
+    @abstractmethod
+    def _file_table(self) -> FileTable:
+        """Its table, described when it is first asked for."""
+
+    def run(self) -> None:
+        """Run again and again, every `interval` seconds, until told to stop."""
+        try:
+            run_services([self], self._stop)
+        finally:
+            self._stop = Stop()
+
+    def stop(self) -> None:
+        """Let `run` end, after the batch that it is at."""
+        self._stop.tell()
+
+    # -- what runs have in common ----------------------------------------------------------------
+
+    def _for_run(self, folder: Folder) -> Folder:
+        """The folder, for a run: the files of the queue's own database are left out."""
+        return Folder(folder.path, keep=own_files(self._app.store))
+
+    def _log_once(self, trouble: FileTrouble, said: str) -> None:
+        if trouble not in self._logged:
+            self._logged.add(trouble)
+            self._log.warning("%s: %r %s: %s", self.title, trouble.path, said, trouble.why)
+
+    def _check_mounted(self) -> None:
+        """Raise if the folder was a disk of its own and is none now: its files are not gone, only away."""
+        with self._file_table().reading() as db:
+            known = db.row("service", kind=self.kind, name=self.name)
+        if known is not None and known[3] and not self.folder.is_mounted:
+            raise ConfigurationError(
+                f"{self.title}: {self.folder.path} was a disk of its own and is none now: mount it (or, if "
+                "that is meant, delete its row from rowlock_file_services)"
+            )
+
+    def _note_run(self, refused: int, error: str | None = None) -> None:
+        with self._file_table().writing() as tx:
+            tx.session.run(
+                "service_ran",
+                kind=self.kind,
+                name=self.name,
+                refused=refused,
+                mounted=int(self.folder.is_mounted),
+                error=error,
+            )
+
+    def record(self) -> FileServiceRecord:
+        """How it stands, for front ends."""
+        with self._file_table().reading() as db:
+            row = db.row("service", kind=self.kind, name=self.name)
+        done, size, refused, _, last, error = row or (0, 0, 0, 0, None, None)
+        space = disk.space(self.folder.path) if os.path.isdir(self.folder.path) else None
+        return FileServiceRecord(
+            kind=self.kind,
+            name=self.name,
+            table=self.table,
+            folder=self.folder.path,
+            done=done,
+            bytes=size,
+            refused=refused,
+            free=None if space is None else space.free,
+            total=None if space is None else space.total,
+            last_run=None if last is None else utc(last),
+            error=error,
+        )
+
+
+_Declared = TypeVar("_Declared", bound=FileService)
+
+
+def keep_declared(known: dict[str, _Declared], made: _Declared) -> _Declared:
+    """Keep a service under its name; a module that is imported twice may declare it twice."""
+    other = known.get(made.name)
+    if other is not None and other.declaration != made.declaration:
+        raise ConfigurationError(
+            f"two different services want the name {made.name!r}: {other!r} and {made!r}; give each a name "
+            "of its own"
+        )
+    known[made.name] = made
+    return made
 
 
 def check_services(services: Sequence[Service]) -> None:
-    """Raise what somebody has to mend; a database that is down or busy for now is waited for later."""
+    """Raise what the user has to change; a database that is down or busy for now is waited for later."""
     for service in services:
         try:
             service.check()
@@ -111,11 +250,11 @@ def check_services(services: Sequence[Service]) -> None:
 
 
 def run_services(services: Sequence[Service], stop: Stop) -> None:
-    """Run all of them, each in a thread of its own, until told to stop; the first signal stops them well."""
+    """Run all of them, each in a thread of its own, until told to stop; so does the first signal."""
     check_services(services)
 
-    def on_signal(number: int, again: bool) -> None:
-        if again:
+    def on_signal(number: int, second: bool) -> None:
+        if second:
             raise KeyboardInterrupt
         stop.tell()
 
@@ -130,18 +269,5 @@ def run_services(services: Sequence[Service], stop: Stop) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():  # in pieces: a signal is not heard during a join on every system
+            while thread.is_alive():  # in pieces: a signal is not noticed during a join on every system
                 thread.join(timeout=0.5)
-
-
-def interval_of(value: Any, what: str = "interval") -> float:
-    """Seconds between two runs, checked."""
-    found = check_seconds(what, value)
-    if found is None or found < _SHORTEST:
-        raise ConfigurationError(f"{what}={value!r}: must be {_SHORTEST:g} seconds or more")
-    return found
-
-
-def monotonic() -> float:
-    """The clock that nobody sets."""
-    return time.monotonic()

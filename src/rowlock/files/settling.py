@@ -11,14 +11,16 @@ import msgspec
 
 from rowlock.files.folder import Found
 
+SETTLE_SECONDS = 2.0  # that a file has to stand still, unless its ingest says otherwise
+
 
 class _Seen(msgspec.Struct, frozen=True):
     found: Found
     since: float  # on the monotonic clock: the first look at it as it is now
 
 
-class Settling:
-    """Files that somebody may still be writing."""
+class FileSettling:
+    """Files that may still be written to."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""The user's table as ingest and janitor need it: looked at once, checked, and the statements written for it.
+"""The user's table as ingest and janitor need it: described, checked, and the statements written for it.
 
 The only module of this room that knows what is inside the store and the consumers.
 """
@@ -6,38 +6,27 @@ The only module of this room that knows what is inside the store and the consume
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 
+from rowlock.codec import json_text
 from rowlock.consumers import names
+from rowlock.consumers.catalogue import Catalogue
+from rowlock.consumers.dialects import DIALECTS
 from rowlock.consumers.row import Row
-from rowlock.consumers.table import _NOTHING as _NO_CONSUMER  # for looks at catalogues alone
-from rowlock.consumers.table import DIALECTS
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.stores.base import Store
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
-from rowlock.stores.sql.store import SqlStore
 from rowlock.stores.sql.user_connection import UserConnection
-from rowlock.stores.sql.user_transaction import SqlUserTransactions, UserSession
+from rowlock.stores.sql.user_transaction import UserSession
 
-__all__ = [
-    "App",
-    "FileTable",
-    "Row",
-    "Session",
-    "Statements",
-    "Store",
-    "Transaction",
-    "own_files",
-    "path_columns",
-    "table_name",
-]
+__all__ = ["App", "FileTable", "Row", "Session", "Transaction", "json_list", "own_files", "path_columns"]
 
 _MARK = re.compile(r"«(\w+)»")
 _PACKAGE = "rowlock.files"
-_TIMEOUT = 300.0  # seconds for a statement of a user's function
+_STATEMENT_TIMEOUT = 300.0  # seconds for a statement of a user's function
 
 
 class App(Protocol):
@@ -54,11 +43,16 @@ class App(Protocol):
         ...
 
     @property
+    def ingests(self) -> Mapping[str, Any]:
+        """The declared ingests by name."""
+        ...
+
+    @property
     def janitors(self) -> Mapping[str, Any]:
         """The declared janitors by name."""
         ...
 
-    def consumer_host(self, name: str) -> Any:
+    def consumer_source(self, name: str) -> Any:
         """A consumer with its table."""
         ...
 
@@ -96,50 +90,35 @@ class Transaction:
 
 
 class FileTable:
-    """A table whose rows name files."""
+    """A table whose rows name files, and the statements that one ingest or janitor runs on it."""
 
     def __init__(self, store: Store, owner: str, table: str, paths: Sequence[str]) -> None:
-        self._store = cast("SqlStore", store)
+        self._database = store.database
         self._owner = owner  # for messages: "ingest 'microphones'"
         self.parts = names.table(table)
         self.name = ".".join(self.parts)
+        self.quoted = ".".join(map(names.quoted, self.parts))
         self.paths = tuple(paths)
-        self.dialect_name: str = cast("Any", store)._dialect
+        self.dialect_name = self._database.dialect
+        if self.dialect_name not in ("sqlite", "postgresql"):
+            raise ConfigurationError(f"{owner}: files are for SQLite and PostgreSQL, not {self.dialect_name}")
         self._dialect = DIALECTS[self.dialect_name]
-        self.types: dict[str, str] = {}
-        self.unique: set[str] = set()
-        self.primary: list[str] = []
-        self._look()
+        self.statements = Statements({})
+        store.open()
+        self._describe()
+        for column in self.paths:
+            self.need("path", column)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- its columns -----------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        cast("Store", self._store).open()
-        shared, own = (("rowlock.consumers", file) for file in ("shared.sql", f"{self.dialect_name}.sql"))
-        look = self._store.statements(shared, own, words=_NO_CONSUMER)
-        is_sqlite = self.dialect_name == "sqlite"
-        asked = self.parts[-1] if is_sqlite else ".".join(map(names.quoted, self.parts))
-        with self._store.reading() as session:
-            db = session.using(look)
-            if is_sqlite and len(self.parts) == 2:
-                found = db.rows("table_columns_in", table=self.parts[1], schema=self.parts[0])
-            else:
-                found = db.rows("table_columns", table=asked)
-            unique = {row[0] for row in db.rows("unique_columns", table=asked)}
-        if not found:
+    def _describe(self) -> None:
+        found = Catalogue(self._database, self.parts).describe()
+        if not found.columns:
             raise ConfigurationError(
                 f"{self._owner}: there is no table {self.name} in this database; create it first"
             )
-        self.types = {name: kind for name, kind, *_ in found}
-        if is_sqlite:
-            self.primary = [row[0] for row in found if row[2]]
-        else:
-            with self._store.reading() as session:
-                own_look = self._store.statements((_PACKAGE, "catalogue.sql"), words={})
-                self.primary = [row[0] for row in session.using(own_look).rows("primary_key", table=asked)]
-        if len(self.primary) == 1:
-            unique |= set(self.primary)
-        self.unique = unique
+        self.types = {column.name: column.type for column in found.columns}
+        self.primary_key, self.unique = found.primary_key, found.unique
 
     def need(self, what: str, column: str) -> str:
         """The column's name; raises if the table has none of it."""
@@ -156,52 +135,46 @@ class FileTable:
         """Whether two rows could name the same file."""
         return self.paths[0] not in self.unique
 
-    def constraints(self) -> dict[str, str]:
-        """What creates the unique constraint, and an index for each other path column, by name."""
-        table = self.parts[-1]
-        made = {}
-        for place, column in enumerate(self.paths):
-            name = f"rowlock_{table}_{column}"[:63]
-            unique = "UNIQUE " if place == 0 else ""
-            made[name] = (
+    def create_constraints(self) -> list[str]:
+        """Create the unique constraint, and an index for each other path column; returns their names."""
+        made = []
+        for column in self.paths:
+            name = f"rowlock_{self.parts[-1]}_{column}"[:63]
+            unique = "UNIQUE " if column == self.paths[0] else ""
+            statement = (
                 f"CREATE {unique}INDEX IF NOT EXISTS {names.quoted(name)} ON {self.quoted} "
                 f"({names.quoted(column)})"
             )
-        return made
-
-    def create_constraints(self) -> None:
-        """Create them, unless they are there."""
-        for name, statement in self.constraints().items():
             try:
-                with self._store.writing() as session:
-                    session.using(Statements({"create": self.escaped(statement)})).run("create")
+                with self._database.write() as session:
+                    session.using({"create": self.escaped(statement)}).run("create")
             except TRANSIENT:
                 raise
             except StoreError as error:
                 raise ConfigurationError(
                     f"{self._owner}: {name} cannot be created on {self.name}: {error}"
                 ) from error
-        self._look()
+            made.append(name)
+        self._describe()
+        return made
 
     # -- statements ------------------------------------------------------------------------------
 
-    @property
-    def quoted(self) -> str:
-        """The table's name in SQL."""
-        return ".".join(map(names.quoted, self.parts))
-
     def escaped(self, text: str) -> str:
         """SQL of the user's: a percent sign means something to some drivers, wherever it stands."""
-        return text.replace("%", "%%") if self._dialect.style == "pyformat" else text
+        return text.replace("%", self._dialect.percent)
 
-    def parameter(self, name: str) -> str:
-        """A bound value in the driver's own way."""
-        return f"%({name})s" if self._dialect.style == "pyformat" else f":{name}"
+    def insert_statement(self, columns: Sequence[str]) -> str:
+        """What writes a row with these columns, bound as :v0, :v1, ..., unless its file has one."""
+        listed = ", ".join(map(names.quoted, columns))
+        values = ", ".join(self._dialect.parameter.format(f"v{place}") for place in range(len(columns)))
+        first = names.quoted(self.paths[0])
+        return f"INSERT INTO {self.quoted} ({listed}) VALUES ({values}) ON CONFLICT ({first}) DO NOTHING"  # noqa: S608 - quoted names
 
-    def statements(self, file: str, words: Mapping[str, str], theirs: Mapping[str, str]) -> Statements:
-        """The statements of this file for this table; `theirs` is the user's SQL, put in for each «name»."""
+    def load(self, file: str, words: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+        """Load the statements of this file for this table; `theirs` is the user's SQL for each «name»."""
         sources = ("shared.sql", f"{self.dialect_name}.sql", file)
-        written = self._store.statements(*((_PACKAGE, source) for source in sources), words=words)
+        written = self._database.statements(*((_PACKAGE, source) for source in sources), words=words)
         own = {"table": self.quoted, "t": names.quoted(self.parts[-1]), **theirs}
 
         def filled(text: str) -> str:
@@ -209,79 +182,55 @@ class FileTable:
                 text = _MARK.sub(lambda match: own[match[1]], text)
             return text
 
-        return Statements({name: filled(text) for name, text in written.items()})
+        self.statements = Statements({name: filled(text) for name, text in written.items()})
 
     def stamp(self, column: str) -> tuple[str, str, str]:
         """For a time column: what writes now into it, whether it is older than :age, its Unix seconds."""
-        kind, quoted = self.types[column], names.quoted(column)
-        for fits, now, older, seconds in self._dialect.stamps:
-            if fits(kind):
-                return now, older.replace("{0}", quoted), seconds.replace("{0}", quoted)
-        raise AssertionError(kind)
+        held, quoted = self._dialect.column_time(self.types[column]), names.quoted(column)
+        return held.now, held.older.replace("{0}", quoted), held.seconds.replace("{0}", quoted)
 
     # -- transactions ----------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self, statements: Mapping[str, str], now: float | None = None) -> Iterator[Session]:
+    def reading(self, now: float | None = None) -> Iterator[Session]:
         """A short read."""
-        with self._store.reading(now) as session:
-            yield session.using(statements)
+        with self._database.read(now) as session:
+            yield session.using(self.statements)
 
     @contextmanager
-    def writing(
-        self, statements: Mapping[str, str], now: float | None = None, with_connection: bool = False
-    ) -> Iterator[Transaction]:
+    def writing(self, now: float | None = None, with_connection: bool = False) -> Iterator[Transaction]:
         """A transaction that commits durably when the block ends; `with_connection` for a user's function."""
         if not with_connection:
-            with self._store.writing(now) as session:
-                yield Transaction(session.using(statements), None, None)
+            with self._database.write(now) as session:
+                yield Transaction(session.using(self.statements), None, None)
             return
-        own = cast("Store", self._store).transaction(_TIMEOUT)
+        own = self._database.transaction(_STATEMENT_TIMEOUT)
         try:
-            session = cast("UserSession", cast("SqlUserTransactions", self._store).session_on(own.borrowed))
+            session = cast("UserSession", self._database.session_on(own.borrowed))
             if now is not None:
-                session = UserSession(own.borrowed, statements, {**session._always, "now": now})
-            with self._explained():
-                yield Transaction(session.using(statements), own.connection, own.borrowed)
+                session = UserSession(own.borrowed, self.statements, {**session._always, "now": now})
+            try:
+                yield Transaction(session.using(self.statements), own.connection, own.borrowed)
+            except StoreError:
+                raise
+            except Exception as error:
+                if (explained := self.explained(error)) is error:
+                    raise
+                raise explained from error
             own.commit()
         finally:
             own.close()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What the driver raises, as the store's own errors: so that a lost server is known as one."""
-        try:
-            yield
-        except StoreError:
-            raise
-        except Exception as error:
-            told = self.explained(error)
-            if told is None:
-                raise
-            raise told from error
+    def explained(self, error: Exception) -> Exception:
+        """A driver's error as the store's own, so that a lost server is known as one; others as they are."""
+        return self._database.explained(error) or error
 
-    def explained(self, error: BaseException) -> StoreError | None:
-        """A driver's error as the store's own, or None if it is something else."""
-        explain = cast("Any", _EXPLAIN[self.dialect_name])(self._store)
-        found = explain(error)
-        return cast("StoreError | None", found)
-
-
-def _sqlite(store: Any) -> Callable[[BaseException], StoreError | None]:
-    import sqlite3
-
-    return lambda error: store.explained(error) if isinstance(error, sqlite3.Error) else None
-
-
-def _postgresql(store: Any) -> Callable[[BaseException], StoreError | None]:
-    import psycopg
-
-    from rowlock.stores.postgres.faults import explain
-
-    return lambda error: explain(error, store.url) if isinstance(error, psycopg.Error) else None
-
-
-_EXPLAIN = {"sqlite": _sqlite, "postgresql": _postgresql}
+    def raise_if_transient(self, error: Exception) -> Exception:
+        """The error, explained; raised if it is of the database and not of the user's function."""
+        explained = self.explained(error)
+        if isinstance(explained, TRANSIENT):
+            raise explained from error
+        return explained
 
 
 def path_columns(value: Any) -> tuple[str, ...]:
@@ -294,11 +243,11 @@ def path_columns(value: Any) -> tuple[str, ...]:
 
 def own_files(store: Store) -> list[str]:
     """The files of the queue's own database: never ingested, and never deleted."""
-    connections = getattr(store, "connections", None)
-    path = getattr(connections, "path", None) if cast("Any", store)._dialect == "sqlite" else None
+    connections = getattr(store.database, "connections", None)
+    path = getattr(connections, "path", None) if store.database.dialect == "sqlite" else None
     return [] if path is None else [f"{path}{end}" for end in ("", "-wal", "-shm", "-journal", "-wake")]
 
 
-def table_name(value: Any) -> str:
-    """A table's name, checked."""
-    return ".".join(names.table(value))
+def json_list(values: Iterable[Any]) -> str:
+    """Keys or paths as one bound value."""
+    return json_text(list(values))

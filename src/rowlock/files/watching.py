@@ -1,4 +1,4 @@
-"""Hears of changes in a folder tree as they happen, where `watchfiles` is installed; only ever a hint.
+"""Tells of changes in a folder tree as they happen, where `watchfiles` is installed; never relied upon.
 
 What it misses is found by the next scan, so whatever goes wrong here is logged and no more.
 """
@@ -19,7 +19,7 @@ _AGAIN = 5.0  # seconds until a watcher that failed is started again
 _told_missing = False
 
 
-class Watcher:
+class FolderWatcher:
     """A thread that puts the paths which have changed into a queue."""
 
     def __init__(self, folder: str, changed: queue.SimpleQueue[str | None]) -> None:
@@ -29,7 +29,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> FolderWatcher:
         watch = _watchfiles()
         if watch is not None:
             self._thread = threading.Thread(

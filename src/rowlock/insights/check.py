@@ -1,4 +1,4 @@
-"""The probe: does somebody work, and does nothing wait for too long? For machines that ask all the time.
+"""The probe: is a worker alive, and does no job wait for too long? For health checks, every few seconds.
 
 Counts nothing and reads no finished job, so that it costs the same in a full database as in an empty one.
 """
@@ -16,7 +16,7 @@ _START = "start one: rowlock worker module:app"
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What the probe saw: how many live, how long each queue's oldest due job has waited, what is wrong."""
+    """How many workers are alive, how long each queue's oldest due job has waited, what is wrong."""
 
     healthy: bool
     workers: int
@@ -27,9 +27,11 @@ class Probe(msgspec.Struct, frozen=True):
 def probe(store: Store, max_age: float, queues: Sequence[str] = ()) -> Probe:
     """Look at these queues (none named: all); paused ones may wait."""
     pulse = store.pulse()
+    oldest = {**pulse.handed_over, **pulse.waiting}
+    oldest.update({name: max(age, oldest[name]) for name, age in pulse.handed_over.items()})
     waiting = {
         name: age
-        for name, age in sorted(pulse.waiting.items())
+        for name, age in sorted(oldest.items())
         if name not in pulse.paused and (not queues or name in queues)
     }
     served = {name for worker in pulse.workers for name in (worker or waiting)}

@@ -1,15 +1,19 @@
 """How the consumers of an app stand, for every front end.
 
-Only the record and who is asked for it; the counting is each consumer's own, for it alone knows its table.
+What is due and done is counted by each consumer itself, for it alone knows its table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+
+from rowlock.options import CONSUMERS
+from rowlock.stores.base import Store
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +36,17 @@ class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
     paused_until: datetime | None = None  # None: until somebody resumes it
 
 
+class KnownConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """What rowlock's own tables tell about a consumer, without the app that declares it."""
+
+    name: str
+    workers: int  # that live
+    in_flight: int
+    waiting: int  # to be tried again
+    paused: bool = False
+    paused_until: datetime | None = None  # None: until somebody resumes it
+
+
 class Countable(Protocol):
     """A consumer with its table."""
 
@@ -48,11 +63,39 @@ class HasConsumers(Protocol):
         """The names of the registered consumers."""
         ...
 
-    def consumer_host(self, name: str) -> Countable:
+    def consumer_source(self, name: str) -> Countable:
         """A consumer with its table."""
         ...
 
 
 def consumers(app: HasConsumers, exact: bool = False) -> list[ConsumerRecord]:
     """How each consumer of the app stands; `exact` also counts what is done, which reads the whole table."""
-    return [app.consumer_host(name).record(exact) for name in sorted(app.consumers)]
+    return [app.consumer_source(name).record(exact) for name in sorted(app.consumers)]
+
+
+def known_consumers(store: Store) -> list[KnownConsumer]:
+    """The consumers that have claims, settings or living workers in this database."""
+    claims = {name: counts for name, *counts in store.consumer_claims()}
+    settings = {one.name.removeprefix(CONSUMERS): one for one in store.queues() if _is_consumer(one.name)}
+    workers = Counter(
+        queue.removeprefix(CONSUMERS)
+        for worker in store.workers()
+        if worker.alive
+        for queue in worker.queues
+        if _is_consumer(queue)
+    )
+    return [
+        KnownConsumer(
+            name=name,
+            workers=workers[name],
+            in_flight=claims.get(name, (0, 0))[0],
+            waiting=claims.get(name, (0, 0))[1],
+            paused=name in settings and settings[name].paused,
+            paused_until=settings[name].paused_until if name in settings else None,
+        )
+        for name in sorted({*claims, *settings, *workers})
+    ]
+
+
+def _is_consumer(queue: str) -> bool:
+    return queue.startswith(CONSUMERS)

@@ -9,24 +9,28 @@ import time
 from datetime import datetime
 from typing import Any
 
-from rowlock.insights import postgresql, sqlite
+from rowlock.insights import duckdb, postgresql, sqlite
 from rowlock.insights.finding import Finding, Level, counted
-from rowlock.job import QueueRecord, State, WorkerRecord, utc
+from rowlock.job import State, utc
+from rowlock.monitoring import QueueRecord, WorkerRecord
 from rowlock.stores.base import Store
 
 _OVERDUE = 60.0
 _CLOCK_SLACK = 5.0
 _NAMED = 10  # of what may be many
-_LOOKS = {"sqlite": sqlite.looks, "postgresql": postgresql.looks}
+_LOOKS = {"duckdb": duckdb.looks, "sqlite": sqlite.looks, "postgresql": postgresql.looks}
 
 
 def doctor(store: Store) -> list[Finding]:
     """Look at the database, the jobs and the workers; the worst level says how bad it is."""
     facts = store.facts()
+    opens = Finding("opens", "ok", f"{facts['address']} opens ({facts['bytes']:,} bytes)")
+    if facts["moved"]:  # its jobs are nobody's business any more
+        return [opens, *_LOOKS[facts["store"]](facts), _schema(facts), _moved(facts)]
     queues = store.queues()
     workers = [worker for worker in store.workers() if worker.dead_at is None]
     return [
-        Finding("opens", "ok", f"{facts['address']} opens ({facts['bytes']:,} bytes)"),
+        opens,
         *_LOOKS[facts["store"]](facts),
         _schema(facts),
         _clock(facts),
@@ -47,6 +51,14 @@ def _schema(facts: dict[str, Any]) -> Finding:
             "schema", "note", f"schema {there} is newer than this code's {code}", "upgrade rowlock soon"
         )
     return Finding("schema", "ok", f"schema version {there}")
+
+
+def _moved(facts: dict[str, Any]) -> Finding:
+    if facts["moving"]:
+        return Finding(
+            "moved", "warning", facts["moved"], "`rowlock copy FROM TO --undo` lets it be used again instead"
+        )
+    return Finding("moved", "note", facts["moved"], "start workers and programs with that URL")
 
 
 def _clock(facts: dict[str, Any]) -> Finding:
@@ -73,10 +85,12 @@ def _clock(facts: dict[str, Any]) -> Finding:
 
 
 def _workers(workers: list[WorkerRecord], queues: list[QueueRecord]) -> Finding:
-    alive = [worker for worker in workers if worker.alive]
+    alive = [worker for worker in workers if worker.alive and not worker.is_relay]
+    relays = [worker for worker in workers if worker.alive and worker.is_relay]
     if alive:
-        return Finding("workers", "ok", f"{len(alive)} alive")
-    waiting = sum(queue.counts[State.QUEUED] for queue in queues)
+        beside = f", beside {len(relays)} relay{'s' * (len(relays) > 1)}" if relays else ""
+        return Finding("workers", "ok", f"{len(alive)} alive{beside}")
+    waiting = sum(queue.counts[State.QUEUED] for queue in queues) + sum(relay.running for relay in relays)
     level: Level = "warning" if waiting else "note"
     return Finding(
         "workers",
@@ -108,7 +122,9 @@ def _overdue(queues: list[QueueRecord], workers: list[WorkerRecord], now: dateti
     late = {name: age for name, age in late.items() if age > _OVERDUE}
     if not late:
         return Finding("overdue jobs", "ok", f"no job has waited for more than {_OVERDUE:.0f} s")
-    served = {name for worker in workers if worker.alive for name in (worker.queues or late)}
+    served = {
+        name for worker in workers if worker.alive and not worker.is_relay for name in (worker.queues or late)
+    }
     orphans = sorted(late.keys() - served)
     named = ", ".join(f"{name} ({age:.0f} s)" for name, age in sorted(late.items()))
     advice = f"no living worker serves {', '.join(orphans)}" if orphans else "add workers or concurrency"

@@ -1,13 +1,11 @@
 """How the ingests and janitors of an app stand, for every front end.
 
-Only the record and who is asked for it; the counting is each service's own, for it alone knows its table.
+Only the record; the counting is each service's own, for it alone knows its table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
 
 import msgspec
 
@@ -28,22 +26,3 @@ class FileServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     total: int | None = None
     last_run: datetime | None = None
     error: str | None = None
-
-
-class HasFiles(Protocol):
-    """An app, as far as it is asked here."""
-
-    @property
-    def ingests(self) -> Mapping[str, Any]:
-        """The declared ingests by name."""
-        ...
-
-    @property
-    def janitors(self) -> Mapping[str, Any]:
-        """The declared janitors by name."""
-        ...
-
-
-def file_services(app: HasFiles) -> list[FileServiceRecord]:
-    """How each ingest and each janitor of the app stands."""
-    return [one.record() for one in (*app.ingests.values(), *app.janitors.values())]

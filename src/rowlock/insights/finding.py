@@ -1,6 +1,6 @@
-"""What one look of the doctor came to.
+"""One result of the doctor.
 
-Only the record and its words; the looks are in the modules beside it.
+Only the record; the checks are in the modules beside it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rowlock.execution.residents import Residents
-from rowlock.pools.base import CallersLoop, Done, Pool
+from rowlock.pools.base import CallersLoop, Pool, Runs
 from rowlock.task import POOLS, Task
+from rowlock.workload import App, Workload
 
 __all__ = ["POOLS", "kind_of", "make"]
 
@@ -26,8 +27,9 @@ def kind_of(task: Task[..., Any] | None, default: str) -> str:
 def make(
     kind: str,
     size: int,
-    app: Any,
-    done: Done,
+    app: App,
+    workload: Workload,
+    runs: Runs,
     residents: Residents,
     *,
     tasks: Sequence[str] = (),
@@ -38,11 +40,11 @@ def make(
     if kind == "process":
         from rowlock.pools.process.pool import ProcessPool
 
-        return ProcessPool(size, app, done, residents, tasks, max_jobs_per_child)
+        return ProcessPool(size, app, workload, runs, residents, tasks, max_jobs_per_child)
     if kind == "async":
         from rowlock.pools.event_loop import AsyncPool
 
-        return AsyncPool(size, app, done, residents, callers_loop)
+        return AsyncPool(size, app, runs, residents, callers_loop)
     from rowlock.pools.thread import ThreadPool
 
-    return ThreadPool(size, app, done, residents)
+    return ThreadPool(size)

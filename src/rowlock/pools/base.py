@@ -1,22 +1,22 @@
-"""What the worker asks of a pool, and the run that it hands over.
+"""What the worker asks of a pool, and the run that it is given.
 
-A pool runs and reports; it never touches the store.
+A pool runs and settles; it never touches the store.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rowlock.endings import Event, ended
 from rowlock.execution.context import JobContext
-from rowlock.execution.execute import Hook
 from rowlock.job import Claim, Outcome
-from rowlock.retry import DEFAULT
+from rowlock.retry import DEFAULT, Retry
 from rowlock.task import Task
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Run:
@@ -25,25 +25,45 @@ class Run:
     __slots__ = ("claim", "context", "cost", "pool_name", "settled", "started", "task")
 
     def __init__(
-        self, claim: Claim, task: Task[..., Any] | None, context: JobContext, cost: float = math.inf
+        self,
+        claim: Claim,
+        task: Task[..., Any] | None,
+        context: JobContext,
+        cost: float = math.inf,
+        pool_name: str = "",
     ) -> None:
         self.claim = claim
         self.task = task
         self.context = context
-        self.pool_name = ""  # the name of the station that has it in hand
+        self.pool_name = pool_name
         self.cost = cost  # seconds that it may take, by experience; without any: for ever
-        self.started = time.monotonic()  # handed to its pool; its context knows when it began
-        self.settled = False  # somebody else decided on this run: its own outcome is dropped
+        self.started = time.monotonic()  # given to its pool; its context knows when it began
+        self.settled = False  # somebody has decided on this run: any later outcome is dropped
+
+    @property
+    def retry(self) -> Retry:
+        """The policy of its task."""
+        return self.task.retry if self.task is not None else DEFAULT
+
+
+class Runs(Protocol):
+    """Where a pool's runs end; the worker's own, which stand below every pool."""
+
+    def ended_before_start(self, run: Run) -> Outcome | None:
+        """The outcome of a run that must not begin: it was cancelled or lost, or its queue was paused."""
+        ...
+
+    def settle(self, run: Run, outcome: Outcome) -> bool:
+        """End a run; False if somebody else has decided on it. Safe from any thread."""
+        ...
 
 
 class Pool(Protocol):
-    """Runs up to its size at once; each ends in one call of `done([(run, outcome)])`, from any thread."""
-
-    may_wait: bool  # True if `done` is called from a thread that has nothing else to do
+    """Runs up to its size at once; each run ends in one call of `runs.settle(run, outcome)`."""
 
     @property
     def stuck(self) -> int:
-        """How many abandoned runs still hold what they ran in."""
+        """How many slots are lost to abandoned runs."""
         ...
 
     def start(self) -> None:
@@ -63,7 +83,7 @@ class Pool(Protocol):
         ...
 
     def abandon(self, run: Run) -> None:
-        """Give up on a run that does not stop: its place is free again, whatever it still does."""
+        """Give up on a run that does not stop: its slot is free again, whatever it still does."""
         ...
 
     def where(self) -> dict[Run, str]:
@@ -80,28 +100,3 @@ class CallersLoop(NamedTuple):
 
     loop: asyncio.AbstractEventLoop
     thread: int
-
-
-class Host(Protocol):
-    """What a pool needs of the app."""
-
-    @property
-    def hooks(self) -> Sequence[Hook]:
-        """The generators around every run."""
-        ...
-
-    @property
-    def max_payload_bytes(self) -> int:
-        """The largest size of results, as JSON."""
-        ...
-
-
-def not_begun(run: Run) -> Outcome:
-    """What becomes of a run that was cancelled, or whose claim was lost, while it waited for its turn."""
-    retry = run.task.retry if run.task is not None else DEFAULT
-    lost = run.context.lost
-    return ended(run.claim, Event.RELEASED, retry, began=False, cancel_requested=True, lost=lost)
-
-
-Ended = Sequence[tuple[Run, Outcome]]
-Done = Callable[[Ended], None]

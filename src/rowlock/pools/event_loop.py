@@ -16,33 +16,32 @@ from collections.abc import Sequence
 from rowlock.execution.execute import execute, execute_async
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import awaits_of, stack_of
-from rowlock.pools.base import CallersLoop, Done, Host, Run, not_begun
+from rowlock.pools.base import CallersLoop, Run, Runs
+from rowlock.workload import App
 
 log = logging.getLogger("rowlock.async")
 
 BLOCKED = 0.1  # seconds after which a blocked loop is worth a line
 _LOOK_EVERY = 0.02
-_AT_ONCE = 100  # coroutines that are begun before the loop comes round again
+_AT_ONCE = 100  # coroutines that are begun before the loop gets to others
 _AFTER_DEADLINE = 0.001
 
 
 class AsyncPool:
-    """Runs as many coroutines at once as it has places; what was claimed ahead waits for one of them."""
-
-    may_wait = False
+    """Runs as many coroutines at once as it has slots; what was prefetched waits for one of them."""
 
     def __init__(
         self,
         size: int,
-        app: Host,
-        done: Done,
+        app: App,
+        runs: Runs,
         residents: Residents,
         callers: CallersLoop | None = None,
     ) -> None:
         self._size = size
         self._callers = callers
         self._app = app
-        self._done = done
+        self._runs = runs
         self._residents = residents
         self._loop: asyncio.AbstractEventLoop | None = callers.loop if callers else None
         self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
@@ -50,11 +49,11 @@ class AsyncPool:
         self._ready = threading.Event()
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._line: deque[Run] = deque()
+        self._waiting: deque[Run] = deque()
         self._coroutines: dict[Run, asyncio.Task[None]] = {}
         self._abandoned: set[Run] = set()
-        self._alive_at = 0.0  # when the loop last came round
-        self._round: asyncio.TimerHandle | None = None
+        self._alive_at = 0.0  # when the loop last ran a timer
+        self._alive_timer: asyncio.TimerHandle | None = None
 
     @property
     def stuck(self) -> int:
@@ -69,13 +68,13 @@ class AsyncPool:
 
     def submit(self, runs: Sequence[Run]) -> None:
         with self._lock:
-            self._line.extend(runs)
+            self._waiting.extend(runs)
         self._call(self._begin)
 
     def take_back(self) -> list[Run]:
         with self._lock:
-            waiting = list(self._line)
-            self._line.clear()
+            waiting = list(self._waiting)
+            self._waiting.clear()
         return waiting
 
     def cancel(self, run: Run) -> None:
@@ -87,7 +86,7 @@ class AsyncPool:
                 return
             self._abandoned.add(run)
         self._call(self._cancel, run)
-        self._call(self._begin)  # its place is free
+        self._call(self._begin)  # its slot is free
 
     def where(self) -> dict[Run, str]:
         return {run: awaits_of(task.get_coro()) for run, task in list(self._coroutines.items())}
@@ -95,7 +94,7 @@ class AsyncPool:
     def close(self) -> None:
         if not self._closed.is_set():
             self._closed.set()
-            self._call(self._say_goodbye)
+            self._call(self._cancel_all)
 
     def _call(self, function: object, *values: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -113,54 +112,53 @@ class AsyncPool:
             self._loop.close()
 
     def _begin(self) -> None:
-        """Begin those that wait, while there is a free place; abandoned runs hold none."""
+        """Begin those that wait, while there is a free slot; abandoned runs hold none."""
         assert self._loop is not None
-        if self._round is None and self._line:
-            self._come_round(first=True)
+        if self._alive_timer is None and self._waiting:
+            self._note_alive(first=True)
         for _ in range(_AT_ONCE):
             with self._lock:
-                if not self._line or len(self._coroutines) - len(self._abandoned) >= self._size:
+                if not self._waiting or len(self._coroutines) - len(self._abandoned) >= self._size:
                     return
-                run = self._line.popleft()
+                run = self._waiting.popleft()
                 self._coroutines[run] = self._loop.create_task(self._drive(run))
         self._loop.call_soon(self._begin)
 
     async def _drive(self, run: Run) -> None:
-        app, task = self._app, run.task
-        if run.context.cancelled or run.context.lost:
-            outcome = not_begun(run)
+        hooks, limit, task = self._app.hooks, self._app.settings.max_payload_bytes, run.task
+        outcome = self._runs.ended_before_start(run)
+        if outcome is not None:
+            pass
         elif task is None:  # a task that this worker does not know: nothing is awaited
-            outcome = execute(run.claim, None, run.context, app.hooks, app.max_payload_bytes)
+            outcome = execute(run.claim, None, run.context, hooks, limit)
         else:
             assert self._loop is not None
             timeout, bell = run.context.timeout, None
             if timeout is not None:
                 bell = self._loop.call_later(timeout + _AFTER_DEADLINE, self._cancel, run)
-            outcome = await execute_async(
-                run.claim, task, run.context, app.hooks, app.max_payload_bytes, self._residents
-            )
+            outcome = await execute_async(run.claim, task, run.context, hooks, limit, self._residents)
             if bell is not None:
                 bell.cancel()
         with self._lock:
             del self._coroutines[run]
             abandoned = run in self._abandoned
             self._abandoned.discard(run)
-        if self._line:
+        if self._waiting:
             self._begin()
         if not abandoned:
-            self._done([(run, outcome)])
+            self._runs.settle(run, outcome)
 
     def _cancel(self, run: Run) -> None:
         # One that has not begun looks for itself; cancelled before its first step, it would never report.
         if (task := self._coroutines.get(run)) is not None and run.context.began is not None:
             task.cancel()
 
-    def _come_round(self, first: bool = False) -> None:
-        self._alive_at, self._round = time.monotonic(), None
+    def _note_alive(self, first: bool = False) -> None:
+        self._alive_at, self._alive_timer = time.monotonic(), None
         if self._loop is not None and (first or self._coroutines):
-            self._round = self._loop.call_later(_LOOK_EVERY, self._come_round)
+            self._alive_timer = self._loop.call_later(_LOOK_EVERY, self._note_alive)
 
-    def _say_goodbye(self) -> None:
+    def _cancel_all(self) -> None:
         """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
         self.take_back()
         for run in list(self._coroutines):

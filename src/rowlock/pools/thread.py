@@ -1,22 +1,19 @@
-"""A pool of threads: the default, for tasks that wait or release the interpreter.
+"""The runs that wait for a thread, and which thread is in which: the default pool.
 
-Daemon threads of its own, not an executor's: one that hangs can be abandoned and does not hold the exit.
+The threads themselves are the worker's (`worker/runner.py`): the last to end makes the exchange.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import queue
 import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 
-from rowlock.execution.execute import execute
-from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import stack_of
-from rowlock.pools.base import Done, Host, Run
+from rowlock.pools.base import Run
 
 _WORTH_A_THREAD = 0.005  # seconds of short runs; for less, waking another thread costs more than it gains
 
@@ -28,25 +25,19 @@ def _helpful(runs: Sequence[Run]) -> int:
 
 
 class ThreadPool:
-    """As many threads as runs at once; they are started when first needed.
+    """Up to as many threads as it has slots.
 
-    Threads take one run after the other from a shared line, so that nothing waits behind a slow run while
-    another thread is idle; taking one costs less than a microsecond, waking a thread 30.
+    They take one run after the other, so that nothing waits behind a slow run while another thread is idle;
+    taking one costs less than a microsecond, waking a thread 30.
     """
 
-    may_wait = True
-
-    def __init__(self, size: int, app: Host, done: Done, residents: Residents) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._residents = residents
-        self._app = app
-        self._done = done
         self._lock = threading.Lock()
-        self._line: deque[Run] = deque()
+        self._waiting: deque[Run] = deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._idle = self._threads = self._names = 0
+        self._idle = self._threads = self._missing = 0
         self._closed = False
-        self._process = os.getpid()
         self._begun: dict[Run, int] = {}  # and the thread it runs in
         self._abandoned: set[Run] = set()
 
@@ -56,26 +47,31 @@ class ThreadPool:
         return len(self._abandoned)
 
     def start(self) -> None:
-        """Threads are started when they are needed."""
+        """Nothing to do: threads are started when they are needed."""
 
     def submit(self, runs: Sequence[Run]) -> None:
         with self._lock:
-            self._line.extend(runs)
-            needed = min(len(self._line), _helpful(runs)) if runs else len(self._line)
+            self._waiting.extend(runs)
+            needed = min(len(self._waiting), _helpful(runs)) if runs else len(self._waiting)
             awake = min(self._idle, needed)
             self._idle -= awake
-            new = max(0, min(needed - awake, self._size - self._threads))
-            self._threads += new
+            self._missing = min(max(self._missing, needed - awake), self._size - self._threads)
         for _ in range(awake):
             self._bell.put(None)
-        for _ in range(new):
-            self._names += 1
-            threading.Thread(target=self._loop, name=f"rowlock-run-{self._names}", daemon=True).start()
+
+    def take_missing(self) -> int:
+        """How many threads the caller has to start, so that what waits is run."""
+        if not self._missing:
+            return 0
+        with self._lock:
+            missing, self._missing = self._missing, 0
+            self._threads += missing
+        return missing
 
     def take_back(self) -> list[Run]:
         with self._lock:
-            waiting = list(self._line)
-            self._line.clear()
+            waiting = list(self._waiting)
+            self._waiting.clear()
         return waiting
 
     def cancel(self, run: Run) -> None:
@@ -103,12 +99,14 @@ class ThreadPool:
         for _ in range(idle):
             self._bell.put(None)
 
-    def _next(self) -> Run | None:
-        """The next in line; waits for one. None: this thread is not needed any more."""
+    # -- for its threads -------------------------------------------------------------------------
+
+    def next(self) -> Run | None:
+        """The next run, which counts as begun; waits for one. None: this thread is not needed any more."""
         while True:
             with self._lock:
-                if self._line:
-                    run = self._line.popleft()
+                if self._waiting:
+                    run = self._waiting.popleft()
                     self._begun[run] = threading.get_ident()
                     return run
                 if self._closed:
@@ -116,17 +114,11 @@ class ThreadPool:
                 self._idle += 1
             self._bell.get()
 
-    def _loop(self) -> None:
-        app = self._app
-        while (run := self._next()) is not None:
-            outcome = execute(
-                run.claim, run.task, run.context, app.hooks, app.max_payload_bytes, self._residents
-            )
-            if os.getpid() != self._process:  # a task forked, and its child came back: no business here
-                os._exit(0)
-            with self._lock:
-                if run not in self._begun:  # abandoned: another thread has its place
-                    self._abandoned.discard(run)
-                    return
-                del self._begun[run]
-            self._done([(run, outcome)])
+    def ended(self, run: Run) -> bool:
+        """A run is over; False if it was abandoned, and another thread has its slot."""
+        with self._lock:
+            if run not in self._begun:
+                self._abandoned.discard(run)
+                return False
+            del self._begun[run]
+            return True

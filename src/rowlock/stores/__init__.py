@@ -1,1 +1,1 @@
-"""The room that speaks SQL: the store protocol, and one folder per database."""
+"""The package that speaks SQL: the store protocol, and one folder per database."""

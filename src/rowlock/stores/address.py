@@ -5,20 +5,24 @@ Opens nothing.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rowlock.errors import ConfigurationError
 from rowlock.stores.base import Store
 
+if TYPE_CHECKING:
+    from rowlock.stores.duckdb.owner import Owner
+
 _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
-_ANY = f"{_EXAMPLE}, or postgresql://user@host/database"
-_PLANNED = {"duckdb": "DuckDB"}
+_ANY = f"{_EXAMPLE}, postgresql://user@host/database or duckdb:///data.duckdb"
 # SQLAlchemy's drivers for the same databases: a program has one URL, and rowlock uses its own driver.
 _DRIVERS = {
     "sqlite": ("", "pysqlite", "aiosqlite"),
     "postgresql": ("", "psycopg", "psycopg_async", "psycopg2", "asyncpg"),
     "postgres": ("",),
+    "duckdb": ("",),
 }
 
 
@@ -32,9 +36,9 @@ def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
     if driver in _DRIVERS.get(database, ()):
         if database == "sqlite":
             return _sqlite(url, home=home, busy_timeout=busy_timeout)
+        if database == "duckdb":
+            return _duckdb(url, home=home, busy_timeout=busy_timeout)
         return _postgres(url, busy_timeout=busy_timeout)
-    if kind in _PLANNED:
-        raise ConfigurationError(f"this version of rowlock has no {_PLANNED[kind]} store yet; use {_EXAMPLE}")
     raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_ANY}")
 
 
@@ -54,18 +58,59 @@ def _postgres(url: str, **options: Any) -> Store:
 def _sqlite(url: str, **options: Any) -> Store:
     from rowlock.stores.sqlite import SqliteStore
 
+    return SqliteStore(_path_in(url, "SQLite", _EXAMPLE), **options)
+
+
+def _duckdb(url: str, *, home: str, busy_timeout: float) -> Store:
+    path = _path_in(
+        url, "DuckDB", "duckdb:///data.duckdb (relative) or duckdb:////var/lib/data.duckdb (absolute)"
+    )
+    _need_duckdb()
+    from rowlock.stores.duckdb.database import DuckdbDatabase
+    from rowlock.stores.duckdb.store import DuckdbStore
+    from rowlock.stores.duckdb.turns import Turns
+
+    turns = Turns(os.path.abspath(os.path.join(home, path)), path, busy_timeout)
+    return DuckdbStore(DuckdbDatabase(turns, busy_timeout=busy_timeout))
+
+
+def owner_of(engine: Any = None, connection: Any = None, home: str = "") -> Owner:
+    """What this process has a DuckDB file open with: a SQLAlchemy engine or a connection; opens nothing."""
+    from rowlock.stores.duckdb.owner import ConnectionOwner, EngineOwner
+
+    return ConnectionOwner(connection) if engine is None else EngineOwner(engine, home)
+
+
+def owned_store(owner: Owner, *, busy_timeout: float = 5.0) -> Store:
+    """The store in the DuckDB file that this process has open."""
+    _need_duckdb()
+    from rowlock.stores.duckdb.database import DuckdbDatabase
+    from rowlock.stores.duckdb.store import DuckdbStore
+
+    return DuckdbStore(DuckdbDatabase(owner, busy_timeout=busy_timeout))
+
+
+def _need_duckdb() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("duckdb") is None:
+        raise ConfigurationError("DuckDB needs its driver: install it with `pip install 'rowlock[duckdb]'`")
+
+
+def _path_in(url: str, kind: str, example: str) -> str:
+    """The path of the file that a URL names."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigurationError(f"{url!r} is not a database URL ({error}); write {_EXAMPLE}") from None
+        raise ConfigurationError(f"{url!r} is not a database URL ({error}); write {example}") from None
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc:
-        raise ConfigurationError(f"{url!r} names a host; a SQLite file has none: use {_EXAMPLE}")
+        raise ConfigurationError(f"{url!r} names a host; a {kind} file has none: use {example}")
     if path in ("", ":memory:"):
-        raise ConfigurationError(f"{url!r} names no file; a queue has to outlive its process: use {_EXAMPLE}")
+        raise ConfigurationError(f"{url!r} names no file; a queue has to outlive its process: use {example}")
     unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if unknown or parts.fragment:
         raise ConfigurationError(
-            f"{url!r}: a SQLite URL takes no options or fragments ({', '.join(unknown)})"
+            f"{url!r}: a {kind} URL takes no options or fragments ({', '.join(unknown)})"
         )
-    return SqliteStore(path, **options)
+    return path

@@ -7,7 +7,8 @@ told when that claim is lost. `now` is Unix seconds; None means the store's own 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,17 +23,17 @@ from rowlock.job import (
     Job,
     JobList,
     LogEntry,
-    Minute,
     NewJob,
     Outcome,
-    Pulse,
-    QueueRecord,
     Report,
-    WorkerRecord,
 )
+from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
+from rowlock.stores.source import Retention as Retention
+from rowlock.stores.source import Source, Upkeep
 
 # The thread for whose code another one opens a connection: if that thread forks, it cannot wait for its end.
 on_behalf_of: ContextVar[int | None] = ContextVar("rowlock_on_behalf_of", default=None)
+in_pool_child = False  # this process is a child of a process pool: its parent alone may open a DuckDB file
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +60,8 @@ class Rescue(msgspec.Struct, frozen=True):
     waited: bool = False
 
 
-class Retention(msgspec.Struct, frozen=True):
-    """How long finished jobs are kept, in seconds."""
-
-    completed: float
-    failed: float
-
-
 if TYPE_CHECKING:
+    from rowlock.stores.sql.database import Database
     from rowlock.stores.sql.user_connection import UserConnection
 
 Bell = queue.SimpleQueue[None]  # what ends a wait at once; its `put` is safe in a signal handler
@@ -98,36 +93,63 @@ class OwnTransaction(Protocol):
         ...
 
 
-class Wake(Protocol):
-    """How one poller learns between polls that there may be work; only ever a hint."""
+def rung(bell: Bell, seconds: float) -> bool:
+    """Wait until the bell rings; False if time is up before that."""
+    try:
+        bell.get(timeout=seconds)
+    except queue.Empty:
+        return False
+    return True
+
+
+class Wake:
+    """How one poller learns between polls that there may be work; only a hint. By itself, by the bell."""
 
     @property
     def alive(self) -> bool:
         """True while a hint would arrive, so that polls may become rare."""
-        ...
+        return True
 
     def before_claim(self, idle: bool) -> None:
         """Called before every claim; `idle` if the last one found nothing."""
-        ...
 
     def claimed(self, leaves_some: bool) -> None:
         """Called after a claim that found jobs; `leaves_some` if there may be more, for others."""
-        ...
 
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
         """Wait until the bell rings (True), there may be work, or time is up; `lively` for the first few."""
-        ...
+        return rung(bell, seconds)
 
     def close(self) -> None:
         """Let go of what was needed to hear hints."""
+
+
+def together(store: Store) -> AbstractContextManager[None]:
+    """One turn for all that this thread does in the block, where a database is used by turns."""
+    return store.database.together()
+
+
+class Store(Upkeep, Protocol):
+    """A database that holds a queue, together with what its workers claim from."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
         ...
 
+    @property
+    def database(self) -> Database:
+        """What it is made of, for packages that have statements of their own."""
+        ...
 
-class Store(Protocol):
-    """A database that holds a queue."""
+    @property
+    def source(self) -> Source:
+        """What is claimed from it."""
+        ...
 
-    url: str
-    announces_all_work: bool  # by a wake-up or by `next_needed`: so that idle waits may grow
+    def over(self, source: Source) -> Store:
+        """The same database with another source of work."""
+        ...
 
     # -- the life of the store -------------------------------------------------------------------
     def open(self, create: bool = True) -> None:
@@ -144,6 +166,10 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close every connection of this process; a later call opens anew."""
+        ...
+
+    def install_id(self) -> str:
+        """The random name of this queue, by which a foreign database is recognised."""
         ...
 
     # -- producing -------------------------------------------------------------------------------
@@ -185,11 +211,11 @@ class Store(Protocol):
         reports: Sequence[Report] = (),
         minutes: Sequence[Minute] = (),
         now: float | None = None,
-        again: bool = False,
+        resent: bool = False,
     ) -> ExchangeResult:
         """Hand back outcomes and take new claims, in one transaction.
 
-        `again` says that these outcomes may have been written already: the last call ended in
+        `resent` says that these outcomes may have been written already: the last call ended in
         `OutcomeUnknown`. Those that were are not counted as lost.
         """
         ...
@@ -237,10 +263,6 @@ class Store(Protocol):
         ...
 
     # -- maintenance ----------------------------------------------------------------------------------
-    def promote(self, most: int, now: float | None = None) -> int:
-        """Move due scheduled jobs to queued, earliest first; returns how many."""
-        ...
-
     def rescue(
         self,
         worker: str,
@@ -255,35 +277,12 @@ class Store(Protocol):
         """
         ...
 
-    def expire(self, most: int, now: float | None = None) -> int:
-        """Fail waiting jobs that are past their deadline to start; returns how many."""
-        ...
-
-    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
-        """Fail jobs that no living worker has `age` seconds after they were first due; returns how many."""
-        ...
-
-    def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
-        """Delete old finished jobs of one page of ids; returns (deleted, last id looked at; 0: the end)."""
-        ...
-
     def prune_records(self, age: float, now: float | None = None) -> None:
         """Delete some rows of workers that ended, and of minutes that passed, longer than `age` ago."""
         ...
 
     def checkpoint(self) -> None:
         """Let the database tidy its own files, where it needs to be asked."""
-        ...
-
-    def next_needed(self, worker: str, now: float | None = None) -> float | None:
-        """Seconds until a job is due, a deadline passes or a worker's lease runs out; None: nothing known."""
-        ...
-
-    def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
-        """True if a job that has to be claimed alone waits in one of these queues; none given: in any.
-
-        Those of `unknown` tasks do not count.
-        """
         ...
 
     # -- operators -------------------------------------------------------------------------------
@@ -304,6 +303,10 @@ class Store(Protocol):
     # -- reading ---------------------------------------------------------------------------------
     def get(self, job: int) -> Job | None:
         """One job, or None."""
+        ...
+
+    def changed(self, seen: Mapping[int, Job | None]) -> dict[int, Job | None]:
+        """Those whose state or progress is not as it was seen last; None: not seen yet, or not there."""
         ...
 
     def find(
@@ -330,6 +333,10 @@ class Store(Protocol):
         """Every queue that has jobs or settings, with counts by state."""
         ...
 
+    def consumer_claims(self) -> list[tuple[str, int, int]]:
+        """For each consumer that has claims: its name, how many are in flight, how many wait for a retry."""
+        ...
+
     def workers(self, now: float | None = None) -> list[WorkerRecord]:
         """The workers, living ones first."""
         ...
@@ -344,15 +351,6 @@ class Store(Protocol):
 
     def depth(self, queue: str | None = None) -> int:
         """How many jobs are queued, in all queues or in one; reads an index of queued jobs, nothing else."""
-        ...
-
-    def idle(
-        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
-    ) -> bool:
-        """True if nothing in these queues is due or running (paused queues do not count).
-
-        With `tasks`, no other tasks count.
-        """
         ...
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:

@@ -1,1 +1,1 @@
-"""The room that claims: ask the store, wait well, count, and stay alive while doing so."""
+"""The worker: claims work, runs it in pools, writes the outcomes, and beats meanwhile."""

@@ -1,6 +1,6 @@
 """A worker's row in the store, and the thread that keeps it alive: register, beat, report, retire.
 
-Claims nothing. What the beats mean is decided in `liveness.py`; runs are touched only through `Runs`.
+Claims nothing. What the beats mean is decided in `liveness.py`.
 """
 
 from __future__ import annotations
@@ -9,75 +9,44 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rowlock._version import __version__
 from rowlock.errors import StoreError
 from rowlock.job import EVERY_TASK
-from rowlock.liveness import Lease, Liveness, WorkerState
-from rowlock.stores.base import Registration, Store
-from rowlock.worker.lost_claims import LostClaims
+from rowlock.liveness import Liveness, WorkerState
+from rowlock.stores.base import Bell, Registration, together
+from rowlock.worker.profile import Profile
+from rowlock.workload import Workload
 
-if TYPE_CHECKING:  # `import rowlock` stays light: runs bring the pools, and these asyncio
-    from rowlock.worker.runs import Runs
+if TYPE_CHECKING:  # `import rowlock` stays light: it brings the pools, and these asyncio
+    from rowlock.worker.run_reports import RunReports
 
 log = logging.getLogger("rowlock.heartbeat")
 
 _TICK_SECONDS = 0.5
-_FACTS_EVERY_SECONDS = 5.0  # between looks at whether the worker's row still says how it chooses
-
-
-class Host(Protocol):
-    """What a heartbeat needs of its app."""
-
-    @property
-    def store(self) -> Store:
-        """The store that holds the jobs."""
-        ...
-
-    @property
-    def lease(self) -> float:
-        """How long a silent worker's claims are honoured."""
-        ...
-
-    def task_facts(self) -> dict[str, Any]:
-        """What a worker's row says about the tasks it knows."""
-        ...
 
 
 class Heartbeat:
     """The rows that one worker writes about itself, one incarnation after the other.
 
-    The thread lives from `ensure` to `leave`, beats, and about twice a second looks after what runs.
+    The thread lives from `ensure` to `leave`, beats, and about twice a second has its runs reported.
     """
 
     def __init__(
         self,
-        app: Host,
-        *,
-        name: str | None,
-        queues: Sequence[str],
-        concurrency: Callable[[], int],
-        strategy: Callable[[], str],
-        ring: Callable[[], None] = lambda: None,
-        runs: Callable[[], Runs | None] = lambda: None,
-        facts: Callable[[], dict[str, Any]] = dict,
-        lost_claims: LostClaims | None = None,
-        takes_every_task: bool = False,
+        workload: Workload,
+        profile: Profile,
+        liveness: Liveness,
+        bell: Bell,
+        reports: RunReports | None = None,
     ) -> None:
-        self._app = app
-        self._name = name
-        self._queues = tuple(queues)
-        self._concurrency = concurrency
-        self._strategy = strategy
-        self._ring = ring
-        self._runs = runs
-        self._facts = facts
-        self._lost_claims = lost_claims
-        self._takes_every_task = takes_every_task
-        self.lease = Lease(app.lease)
-        self.liveness = Liveness(self.lease)
+        self._store = workload.store
+        self._registry = workload.registry
+        self._profile = profile
+        self.liveness = liveness
+        self._bell = bell
+        self._reports = reports
         self._id = self._new_id()
         self._process = os.getpid()
         self._lock = threading.Lock()  # of registration
@@ -86,8 +55,6 @@ class Heartbeat:
         self._tried_at = 0.0  # when the last beat began that was written
         self._failing = self._told_late = False
         self._told_tasks: dict[str, Any] = {}
-        self._told_facts: dict[str, Any] = {}
-        self._facts_at = 0.0
 
     @property
     def id(self) -> str:
@@ -121,8 +88,8 @@ class Heartbeat:
             self.liveness.forked()
         elif self.liveness.state() is WorkerState.DEAD:
             log.warning("worker %s was declared dead: it registers anew and drops its claims", self._id)
-            if (runs := self._runs()) is not None:
-                runs.lose()
+            if self._reports is not None:
+                self._reports.lose_runs()
             wanted = self._new_id()
         tasks = self._tasks()
         registration = Registration(
@@ -130,13 +97,13 @@ class Heartbeat:
             host=_host(),
             pid=os.getpid(),
             version=__version__,
-            queues=self._queues,
+            queues=self._profile.queues,
             tasks=tasks,
-            strategy=self._strategy(),
-            concurrency=self._concurrency(),
-            lease=self.lease.seconds,
+            strategy=self._profile.strategy,
+            concurrency=self._profile.concurrency,
+            lease=self.liveness.lease.seconds,
         )
-        self._id = self._app.store.register(registration)
+        self._id = self._store.register(registration)
         self._told_tasks = tasks
         self._tried_at = time.monotonic()
         self.liveness.registered(self._tried_at)
@@ -145,7 +112,7 @@ class Heartbeat:
         """Take note that the store calls this id dead; `ensure` does something about it."""
         if worker == self._id:  # and not an earlier incarnation, whose last beat is answered late
             self.liveness.declared_dead()
-            self._ring()
+            self._bell.put(None)
 
     def leave(self, retire: bool = True) -> None:
         """Retire in good order: claims still held go back. A later `ensure` registers anew.
@@ -160,30 +127,32 @@ class Heartbeat:
             self.liveness.retired()
             try:
                 if retire:
-                    self._app.store.retire(self._id)
+                    self._store.retire(self._id)
             except StoreError as error:  # its claims are rescued when the lease runs out
-                log.warning("worker %s could not say goodbye: %s", self._id, error)
+                log.warning("worker %s could not be retired: %s", self._id, error)
             self._id = self._new_id()
 
     def _new_id(self) -> str:
-        return self._name or f"{_host()}:{os.getpid()}:{os.urandom(3).hex()}"
+        return self._profile.name or f"{_host()}:{os.getpid()}:{os.urandom(3).hex()}"
 
     def _tasks(self) -> dict[str, Any]:
-        return self._app.task_facts() | ({EVERY_TASK: {}} if self._takes_every_task else {})
+        return self._registry.facts() | ({EVERY_TASK: {}} if self._profile.takes_every_task else {})
 
     # -- in the heartbeat's thread ---------------------------------------------------------------
 
     def _loop(self) -> None:
-        while not self._stop.wait(min(_TICK_SECONDS, self.lease.beat_every / 2)):
+        while not self._stop.wait(min(_TICK_SECONDS, self.liveness.lease.beat_every / 2)):
             self.run_once(time.monotonic())
 
     def run_once(self, moment: float) -> None:
         """Beat if it is time to, then look after what runs; a store that fails is logged once."""
         try:
-            if moment - self._tried_at >= self.lease.beat_every:
+            if moment - self._tried_at >= self.liveness.lease.beat_every:
                 self._beat(moment)
-            self._tell_tasks()
-            self._look_after_runs()
+            with together(self._store):
+                self._tell_tasks()
+                if self._reports is not None:
+                    self._reports.run_once(self._id)
         except StoreError as error:
             if not self._failing:
                 log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
@@ -194,17 +163,17 @@ class Heartbeat:
             self._failing = False
 
     def _beat(self, moment: float) -> None:
-        late = moment - self._tried_at - self.lease.beat_every
-        if late > self.lease.beat_every and not self._told_late and not self._failing:
+        late = moment - self._tried_at - self.liveness.lease.beat_every
+        if late > self.liveness.lease.beat_every and not self._told_late and not self._failing:
             self._told_late = True
-            runs = self._runs()
+            tasks = self._reports.tasks() if self._reports is not None else []
             log.warning(
                 "the heartbeat is %.1f s late; something held the interpreter or the database. Running: %s",
                 late,
-                ", ".join(runs.tasks() if runs is not None else ()) or "nothing",
+                ", ".join(tasks) or "nothing",
             )
         worker = self._id
-        alive = self._app.store.beat(worker, self._strategy())
+        alive = self._store.beat(worker, self._profile.strategy)
         self.liveness.beaten(max(moment, time.monotonic()))
         self._tried_at, self._told_late = moment, False
         if not alive:
@@ -214,52 +183,8 @@ class Heartbeat:
         """Keep the row in step with the tasks: some may be registered while the worker runs."""
         tasks = self._tasks()
         if tasks != self._told_tasks:
-            self._app.store.know(self._id, self._queues, tasks)
+            self._store.know(self._id, self._profile.queues, tasks)
             self._told_tasks = tasks
-
-    def _look_after_runs(self) -> None:
-        """Write what runs have said, hear who is to be cancelled and what is asked."""
-        runs, lost_claims = self._runs(), self._lost_claims
-        suspected = lost_claims is not None and lost_claims.suspected
-        if runs is None or not (runs.in_flight or suspected):
-            return
-        self._report(runs)
-        if lost_claims is not None and suspected:
-            lost_claims.before_look()
-        held = self._app.store.held(self._id)
-        runs.cancelled((job, claim) for job, claim, cancelled in held if cancelled)
-        if lost_claims is not None and suspected:
-            lost_claims.run_once(self._id, [(job, claim) for job, claim, _ in held])
-        self._answer(runs)
-        self._tell_facts()
-
-    def _report(self, runs: Runs) -> None:
-        with runs.reporting:
-            taken = runs.reports()
-            try:
-                self._app.store.report([report for _, report in taken])
-            except StoreError:
-                for context, report in taken:
-                    context.give_back(report)
-                raise
-
-    def _answer(self, runs: Runs) -> None:
-        """Somebody may have asked where the runs stand."""
-        info = self._app.store.info(self._id)
-        asked = info.get("stacks_asked")
-        if asked is not None and asked != info.get("stacks_answered"):
-            self._app.store.tell(self._id, {"stacks_answered": asked, "stacks": runs.stacks()})
-
-    def _tell_facts(self) -> None:
-        """Keep the worker's row in step with how it chooses."""
-        moment = time.monotonic()
-        if moment < self._facts_at:
-            return
-        self._facts_at = moment + _FACTS_EVERY_SECONDS
-        facts = self._facts()
-        if facts != self._told_facts:
-            self._app.store.tell(self._id, facts)
-            self._told_facts = facts
 
 
 def _host() -> str:

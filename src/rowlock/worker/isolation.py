@@ -1,6 +1,7 @@
-"""Keeps a job whose last worker died under it away from others, until it has shown that it does not kill.
+"""Isolation: a job whose last worker died is run without company, so that it can take no other job along.
 
-Decides only; the store knows such jobs by their `alone` seconds, the worker does the claiming.
+Says whether such a job may be claimed here, and whether others have to wait meanwhile. What a death costs,
+and for how long a job is isolated, is decided in `endings.py`.
 """
 
 from __future__ import annotations
@@ -12,68 +13,60 @@ from collections.abc import Callable, Sequence
 from rowlock.job import Claim
 from rowlock.pools.base import Run
 from rowlock.stores.base import Store
+from rowlock.worker.prefetch import LONGEST_WAIT_SECONDS
+from rowlock.worker.profile import Profile
 
-_IDLE_WORKER_TIMEOUT_SECONDS = (
-    10.0  # seconds that such a job waits for an idle worker before it takes a busy one
-)
+_IDLE_WORKER_SECONDS = 10.0  # that an isolated job waits for an idle worker before it takes a busy one
 _LOOK_EVERY_SECONDS = 0.25
 
 
 class Isolation:
-    """One worker's view: may it claim now, and may it claim such a job?"""
+    """What one worker knows about isolated jobs that wait."""
 
-    def __init__(
-        self,
-        store: Store,
-        queues: Sequence[str],
-        soon_over: Callable[[], bool],
-        unknown: Callable[[], Sequence[str]] = lambda: (),
-    ) -> None:
+    def __init__(self, store: Store, profile: Profile) -> None:
         self._store = store
-        self._queues = queues
-        self._unknown = unknown
-        self._soon_over = soon_over
+        self._profile = profile
         self._looked_at = -math.inf
-        self._waiting_since: float | None = None
-        self._makes_way = False
+        self._waiting_since: float | None = None  # since when an isolated job is known to wait
+        self._keeps_slots_free = False  # one should get this process for itself in a moment
 
-    def blocks(self, runs: Sequence[Run]) -> bool:
-        """True while one of the runs needs this process for itself, or should get it in a moment."""
-        moment = time.monotonic()
-        if any(
-            run.claim.isolate and moment < run.started + run.claim.isolate and not run.context.lost
-            for run in runs
-        ):
-            return True
-        # What is over soon is waited for: then such a job has its turn, and need not find an idle worker.
-        return self._makes_way and not _is_free(runs) and self._soon_over()
-
-    def may_start(self, runs: Sequence[Run]) -> bool:
-        """True if such a job may be claimed: nothing else is at stake here, or it has waited too long."""
-        if _is_free(runs):
-            self._waiting_since = None
-            return True
-        if time.monotonic() - self._looked_at >= _LOOK_EVERY_SECONDS:
-            self.look()
-        return (
-            self._waiting_since is not None
-            and time.monotonic() - self._waiting_since > _IDLE_WORKER_TIMEOUT_SECONDS
-        )
-
-    def look(self) -> None:
-        """See whether such a job waits: now and then, and when a dead worker's jobs have just come back."""
+    def look(self, unknown: Sequence[str]) -> None:
+        """See whether an isolated job waits whose task is not among the unknown ones."""
         self._looked_at = moment = time.monotonic()
-        self._makes_way = self._store.isolated_waiting(self._queues, self._unknown())
-        if not self._makes_way:
+        self._keeps_slots_free = self._store.isolated_waiting(self._profile.queues, unknown)
+        if not self._keeps_slots_free:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = moment
 
-    def took(self, claims: Sequence[Claim]) -> None:
-        """These were claimed when such a job might have been: if none is, others come before it for now."""
-        self._makes_way = any(claim.isolate for claim in claims)
+    def asked_for(self, claims: Sequence[Claim]) -> None:
+        """An isolated job could have been claimed: if none came, no slots are kept free for one."""
+        self._keeps_slots_free = any(claim.isolate for claim in claims)
+
+    def may_start(self, runs: Sequence[Run], unknown: Callable[[], Sequence[str]]) -> bool:
+        """Whether one may be claimed: nothing is at stake here, or it waited too long for an idle worker."""
+        if _nothing_at_stake(runs):
+            self._waiting_since = None
+            return True
+        if time.monotonic() - self._looked_at >= _LOOK_EVERY_SECONDS:
+            self.look(unknown())
+        since = self._waiting_since
+        return since is not None and time.monotonic() - since > _IDLE_WORKER_SECONDS
+
+    def blocks(self, runs: Sequence[Run], is_quick: Callable[[Run], bool]) -> bool:
+        """Whether nothing else may be claimed: an isolated job runs here, or should begin in a moment."""
+        moment = time.monotonic()
+        for run in runs:
+            alone_until = run.started + run.claim.isolate
+            if run.claim.isolate and moment < alone_until and not run.context.lost:
+                return True
+        if not self._keeps_slots_free or _nothing_at_stake(runs):
+            return False
+        # Quick runs are waited for: then the isolated job begins here, and need not find an idle worker.
+        since = moment - LONGEST_WAIT_SECONDS
+        return all(run.started > since and is_quick(run) for run in runs if not run.context.lost)
 
 
-def _is_free(runs: Sequence[Run]) -> bool:
-    """Lost ones belong to others already: a death of this process would not charge them."""
+def _nothing_at_stake(runs: Sequence[Run]) -> bool:
+    """Lost runs belong to others already: a death of this process would not charge them."""
     return all(run.context.lost for run in runs)

@@ -1,82 +1,59 @@
-"""Gives back claims that the store calls ours and nobody here knows: the answer with them was lost.
+"""Claims whose answer was lost on the way: the store calls them ours, and nobody here runs them.
 
-Looks only after such a loss; until then it costs nothing.
+Finds them; the exchanger gives them back.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from rowlock.job import Ending, Key, Outcome
+from rowlock.job import ClaimKey
 from rowlock.stores.base import Store
+from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.unwritten import Unwritten
 
-log = logging.getLogger("rowlock.poller")
-
-_SUSPICIOUS = 60.0  # seconds after a loss in which a commit that was still under way may come through
+_LOOK_FOR_SECONDS = 60.0  # after a lost answer, in which the commit may still come through
+LOOK_EVERY_SECONDS = 0.5
 
 
 class LostClaims:
-    """One worker's look for claims that it never received."""
+    """Looks for them for a while after an answer was lost."""
 
-    def __init__(
-        self,
-        store: Callable[[], Store],
-        known: Callable[[], Collection[Key]],
-        asked: Callable[[], int] = lambda: 0,
-        answered: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, store: Store, heartbeat: Heartbeat, unwritten: Unwritten) -> None:
         self._store = store
-        self._known = known
-        self._asked = asked
-        self._answered = answered
-        self._until = 0.0
-        self._seen: dict[Key, int] = {}  # and how many exchanges had begun by then
-        self._known_before: Collection[Key] = ()
-        self._answered_before = 0
-        self._refused: set[Key] = set()  # the database refuses to give these back
+        self._heartbeat = heartbeat
+        self._unwritten = unwritten
+        self._kept: set[ClaimKey] = set()  # held on purpose: the database refuses their outcomes
+        self._expected_until = self._look_at = 0.0
 
     @property
-    def suspected(self) -> bool:
-        """True for a while after an answer was lost."""
-        return time.monotonic() < self._until
+    def expected(self) -> bool:
+        """Whether an answer was lost a short while ago."""
+        return time.monotonic() < self._expected_until
 
-    def suspect(self) -> None:
-        """An answer was lost: there may be claims that we have not heard of."""
-        self._until = math.inf
-        self._seen = {}
+    def expect(self, kept: Collection[ClaimKey] = ()) -> None:
+        """An answer was lost, so claims may be ours that we never saw; `kept` ones are held on purpose."""
+        self._kept.update(kept)
+        self._expected_until, self._look_at = math.inf, 0.0
 
-    def before_look(self) -> None:
-        """Note how things stand here; call it before the store is asked what it calls ours."""
-        self._answered_before = self._answered()
-        self._known_before = self._known()
+    def look(self, in_flight: Collection[ClaimKey]) -> dict[ClaimKey, str]:
+        """What the store calls ours and nobody here knows, each with its title for log lines.
 
-    def run_once(self, worker: str, held: Collection[Key]) -> int:
-        """Give back what was unknown here at an earlier look and still is; returns how many.
-
-        A busy worker makes one exchange after the other, so that claims may be on their way at every look.
-        Those seen earlier came with an exchange that had begun by then: when that is over, they are known.
+        No exchange may be under way meanwhile, or claims that are just coming would count as lost.
         """
-        if self._until == math.inf:  # the store answers again: from now on it can be waited for
-            self._until = time.monotonic() + _SUSPICIOUS
-        unknown = set(held).difference(self._known_before, self._known(), self._refused)
-        seen, asked = self._seen, self._asked()
-        lost_claims = sorted(key for key in unknown if key in seen and seen[key] <= self._answered_before)
-        self._seen = {key: seen.get(key, asked) for key in unknown}
-        if not lost_claims:
-            return 0
-        titles = dict(zip(lost_claims, self._store().titles(lost_claims), strict=True))
-        outcomes = [Outcome(id=job, claim=claim, ending=Ending.RELEASED) for job, claim in lost_claims]
-        got = self._store().exchange(worker, outcomes)
-        self._refused.update(got.unwritten)
-        for late in (*got.lost, *got.refused):  # it ended while we looked
-            del titles[late.id, late.claim]
-        if titles:
-            log.warning(
-                "%d claims came with an answer that was lost: given back, free of charge: %s",
-                len(titles),
-                "; ".join(titles.values()),
-            )
-        return len(titles)
+        moment = time.monotonic()
+        if moment >= self._expected_until or moment < self._look_at:
+            return {}
+        before = self._known(in_flight)  # a run that its own transaction ends meanwhile is not lost
+        held = self._store.held(self._heartbeat.id)
+        if self._expected_until == math.inf:  # the store answers again
+            self._expected_until = moment + _LOOK_FOR_SECONDS
+        self._look_at = moment + LOOK_EVERY_SECONDS
+        lost = sorted({(job, claim) for job, claim, _ in held} - before - self._known(in_flight))
+        return dict(zip(lost, self._store.titles(lost), strict=True)) if lost else {}
+
+    def _known(self, in_flight: Collection[ClaimKey]) -> set[ClaimKey]:
+        """The claims that run here, or ended and are not written yet, or cannot be written; in this order."""
+        return {*list(in_flight), *self._unwritten.keys(), *self._kept}

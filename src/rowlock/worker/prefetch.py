@@ -1,6 +1,6 @@
-"""How many jobs a worker claims ahead of its free places: as many as are worth a moment of work.
+"""How many quick jobs are claimed before a slot is free, by what a pool has learnt about its tasks.
 
-Learns from what runs took, task by task; decides only, and claims nothing itself.
+Knows neither the store nor runs in flight: it is given numbers.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from rowlock.job import Claim, Outcome
 from rowlock.retry import DEFAULT
 from rowlock.task import Task
 
-HORIZON = 0.03  # seconds of work that may wait here for a place
-MOST = 500  # claims in one exchange; more gain nothing, and hold the write lock for longer
+HORIZON = 0.03  # seconds of work that may wait here for a slot
+MAX_PREFETCHED = 500  # per pool; more gain nothing, and an exchange holds the write lock for longer
+LONGEST_WAIT_SECONDS = 10 * HORIZON  # after which a job that has not begun is left to other workers
 _MEMORY = 0.2  # how much the latest run says about the next
 
 
 def may_wait(claim: Claim, task: Task[..., Any] | None) -> bool:
-    """Whether this claim may wait here for a free place, if its task is quick; else it takes one at once.
+    """Whether this claim may wait here for a free slot, if its task is quick; else it takes one at once.
 
     Not one that was claimed before: it may have killed its worker, and must take nobody along. Not one that
     may run only once: a claim counts as begun, and if a neighbour killed the worker it would be lost.
     """
-    return not claim.again and budget(claim.max_attempts, task.retry if task else DEFAULT) > 1
+    return not claim.claimed_before and budget(claim.max_attempts, task.retry if task else DEFAULT) > 1
 
 
 class Prefetch:
-    """One worker's experience with its tasks, and the number of jobs it therefore claims ahead.
+    """One pool's experience with its tasks, and the number of jobs that are therefore prefetched.
 
     That number doubles with every exchange that brought only quick jobs, and falls to nothing with the
-    first that is not known to be quick: such a job is only claimed for a free place.
+    first that is not known to be quick: such a job is only claimed for a free slot.
     """
 
     def __init__(self, slots: int, most: int | None = None) -> None:
-        self._slots = slots
-        self._most = MOST if most is None else most
+        self.slots = slots
+        self._most = MAX_PREFETCHED if most is None else most
         self._seconds: dict[str, float] = {}
         self._runs: dict[str, int] = {}  # how many have taught that
         self.ahead = 0
 
-    @property
-    def quick(self) -> list[str]:
-        """The tasks that have been quick so far."""
-        return [task for task, seconds in self._seconds.items() if seconds <= HORIZON]
+    def is_quick(self, task: str) -> bool:
+        """Whether this task's runs have been quick so far."""
+        return self._seconds.get(task, math.inf) <= HORIZON
 
     def shown(self) -> dict[str, float]:
         """Seconds per run by task, for people."""
@@ -71,32 +71,32 @@ class Prefetch:
         for task, seconds in runs:
             self._seconds[task] = max(seconds, self._seconds.get(task, 0.0))
 
-    def cost(self, name: str) -> float:
+    def cost(self, task: str) -> float:
         """The seconds that a job of this task may take; infinite unless it is known to be quick.
 
         Few runs prove little: after n of them it counts as no shorter than the horizon / n. Without that, one
-        run that took no time let 70 jobs of 50 ms be claimed ahead before the second had ended.
+        run that took no time let 70 jobs of 50 ms be prefetched before the second had ended.
         """
-        seconds = self._seconds.get(name, math.inf)
+        seconds = self._seconds.get(task, math.inf)
         if seconds > HORIZON:
             return math.inf
-        return max(seconds, HORIZON / self._runs.get(name, 1))
+        return max(seconds, HORIZON / self._runs.get(task, 1))
 
     def wanted(self, slow: int, quick: int) -> int:
-        """How many to claim, with so many slow and quick runs in hand."""
-        free = self._slots - slow
+        """How many to claim, with so many slow and quick runs in flight."""
+        free = self.slots - slow
         return max(0, free + self.ahead - quick) if free > 0 else 0
 
     def is_short(self, slow: int, quick: int) -> bool:
-        """True if more are worth an exchange of their own: a place is idle, or half of the stock is gone."""
-        return slow + quick < self._slots or 2 * quick < self._slots - slow + self.ahead
+        """True if more are worth an exchange of their own: a slot is idle, or half the prefetched ran."""
+        return slow + quick < self.slots or 2 * quick < self.slots - slow + self.ahead
 
     def fitting(self, costs: Sequence[float], slow: int) -> int:
         """How many of these claims, in their order, may stay here; the others belong to other workers."""
         for number, cost in enumerate(costs):
             if math.isinf(cost):
                 slow += 1
-                if slow > self._slots:
+                if slow > self.slots:
                     return number
         return len(costs)
 
@@ -107,5 +107,5 @@ class Prefetch:
         if any(map(math.isinf, costs)):
             self.ahead = 0
         elif len(costs) == wanted:
-            worth = HORIZON * self._slots / max(1e-6, sum(costs) / len(costs))
-            self.ahead = int(min(self._most, worth, 2 * self.ahead + self._slots))
+            worth = HORIZON * self.slots / max(1e-6, sum(costs) / len(costs))
+            self.ahead = int(min(self._most, worth, 2 * self.ahead + self.slots))

@@ -1,24 +1,24 @@
-"""What a worker does while its store cannot be used: says so once, and tries less and less often.
-
-Whether it goes on at all is the worker's to decide; here it is only told what it waits for.
-"""
+"""What a worker does while its store cannot be used: says so once, and tries less and less often."""
 
 from __future__ import annotations
 
 import logging
-import random
+import time
 
 from rowlock.errors import StoreBusy, StoreError
+from rowlock.waiting import backoff
 
 log = logging.getLogger("rowlock.worker")
 
-_FIRST, _MOST = 0.1, 4.0  # seconds: it goes on within five when the cause is gone
+FIRST_SECONDS, MOST_SECONDS = 0.1, 4.0  # it goes on within five when the cause is gone
+LONGEST_HELD_SECONDS = 10.0
 
 
 class StoreBackoff:
-    """How long it has lasted, in tries, and what was said about it."""
+    """Failed attempts in a row, and which errors were logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_callers_thread: bool = False) -> None:
+        self._in_callers_thread = in_callers_thread  # of `run()`: nothing else happens there until it returns
         self.failing = 0
         self._said: set[str] = set()
         self._held: object = None
@@ -31,16 +31,30 @@ class StoreBackoff:
             self._held, self._held_since = held, now
         return now - self._held_since
 
-    def met(self, error: StoreError) -> float:
+    def failed(self, error: StoreError, is_registered: bool = True) -> float:
         """The store could not be used; returns how many seconds to wait."""
-        if str(error) not in self._said:  # once for each kind of trouble
+        self._refuse_to_wait_for_caller(error, is_registered)
+        if str(error) not in self._said:  # once for each cause
             log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
         self._said.add(str(error))
         self.failing += 1
-        wait = min(_MOST, _FIRST * 2.0 ** min(self.failing, 10))
-        return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the workers, hides nothing
+        return backoff(self.failing, FIRST_SECONDS, MOST_SECONDS)
 
-    def over(self) -> None:
+    def _refuse_to_wait_for_caller(self, error: StoreError, is_registered: bool) -> None:
+        """Raise if the thread that called `run()` seems to hold the lock that `run()` waits for.
+
+        Before the worker is registered, no task of its own can be the holder. A connection does not tell
+        which thread uses it, but another thread would end its transaction, or go on writing in it, meanwhile.
+        """
+        seconds = self.held_for(error, time.monotonic())
+        if self._in_callers_thread and not is_registered and seconds >= LONGEST_HELD_SECONDS:
+            raise StoreBusy(
+                f"the worker ends before its first claim: for {seconds:.0f} s the database was locked, "
+                "and the same transaction of this program was open on it and wrote nothing. If the caller of "
+                "`run()` has opened it, it stays open until that returns: commit or close it before the call"
+            ) from error
+
+    def succeeded(self) -> None:
         """The store answered."""
         if self.failing:
             log.info("the store can be used again")

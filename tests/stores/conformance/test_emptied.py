@@ -20,11 +20,17 @@ def test_tables_that_somebody_emptied_are_named_with_what_helps(new_url: str) ->
     app = Rowlock(new_url)
     opened = app.store
     opened.open()
-    schema = getattr(getattr(opened, "address", None), "schema", None)
-    with opened.writing() as db:  # type: ignore[attr-defined]
+    schema = getattr(getattr(opened.database, "address", None), "schema", None)
+    with opened.database.write() as db:  # type: ignore[attr-defined]
         db.using({"empty": qualified("DELETE FROM rowlock_meta", schema)}).run("empty")
     fresh = store_for(new_url)
-    for look in (opened.facts, opened.install_id, fresh.open, fresh.upgrade, lambda: doctor(new_url)):
+    for look in (
+        opened.facts,
+        opened.database.install_id,
+        fresh.open,
+        fresh.upgrade,
+        lambda: doctor(new_url),
+    ):
         with pytest.raises(SchemaMismatch, match=SAID):
             look()
     fresh.close()

@@ -3,7 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Minute, Progress, Report
+from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Progress, Report
+from rowlock.monitoring import Minute
 from rowlock.stores.base import Store
 from tests.stores.steps import add, end, events, job, outcome, state, take, worker
 

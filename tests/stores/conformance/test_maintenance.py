@@ -6,9 +6,10 @@ import time
 import pytest
 
 from rowlock.errors import JobNotFound, WrongState
-from rowlock.job import Ending, LogLine, Minute, Progress, Report
+from rowlock.job import Ending, LogLine, Progress, Report
 from rowlock.liveness import Lease
 from rowlock.maintenance import Maintenance
+from rowlock.monitoring import Minute
 from rowlock.stores.base import Retention, Store
 from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
 
@@ -161,7 +162,7 @@ def test_what_is_pruned_at_once_is_bounded_also_for_jobs_with_many_log_lines(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is held for as long as the deletion takes, and a job may have 500 lines."""
-    monkeypatch.setattr("rowlock.stores.sql.store._SIDE_ROWS", 10)
+    monkeypatch.setattr("rowlock.stores.sql.pruning._SIDE_ROWS", 10)
     who = worker(store, now=NOW)
     ids = add(store, 6, now=NOW)
     for claim, lines in zip(take(store, who, 6, now=NOW, strategy="FIFO"), (4, 4, 4, 30, 0, 0), strict=True):
@@ -179,7 +180,7 @@ def test_what_is_pruned_at_once_is_bounded_also_for_jobs_with_many_log_lines(
 def test_old_records_are_deleted_in_bounded_batches_oldest_first(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rowlock.stores.sql.store._SIDE_ROWS", 3)
+    monkeypatch.setattr("rowlock.stores.sql.pruning._SIDE_ROWS", 3)
     first = int(NOW // 60)
     for name in ("a", "b", "c", "d"):
         store.retire(worker(store, name, now=NOW), now=NOW)

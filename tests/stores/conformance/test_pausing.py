@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from rowlock.job import Claim, ClaimRequest, Ending, QueueRecord
+from rowlock.job import Claim, ClaimRequest, Ending
+from rowlock.monitoring import QueueRecord
 from rowlock.stores.base import Store
 from tests.stores.steps import add, end, take, worker
 

@@ -66,7 +66,7 @@ def test_a_result_that_is_refused_fails_its_job_and_no_other(
     claims = take(store, who, number)
     refuse(f"OLD.id = {ids[0]} AND NEW.state = 'completed'")
     got = store.exchange(who, completed(claims), ClaimRequest(count=9, strategy=strategy))
-    assert got.lost == [] and got.unwritten == []
+    assert got.lost == [] and got.unwritable == []
     assert [(one.id, one.ending, one.error_kind) for one in got.refused] == [(ids[0], "failed", "refused")]
     assert [claim.id for claim in got.claims] == [ids[-1]]
     failed = job(store, ids[0])
@@ -85,14 +85,14 @@ def test_a_job_that_nothing_can_be_written_for_stays_claimed_and_is_known(
     outcomes = completed(claims[:3]) + [outcome(one, Ending.RETRY, delay=9.0) for one in claims[3:]]
     assert store.idle([]) is False
     got = store.exchange(who, outcomes)
-    assert got.unwritten == [(ids[2], 1)] and [one.id for one in got.refused] == [ids[2]]
+    assert got.unwritable == [(ids[2], 1)] and [one.id for one in got.refused] == [ids[2]]
     states = [State.COMPLETED] * 2 + [State.RUNNING] + [State.SCHEDULED] * 2
     assert [state(store, id) for id in ids] == states
     assert store.idle([]) is True
     assert refused_in(store) == [f"job {ids[2]} (work)"]
     (finding,) = [one for one in doctor(store) if one.check == "refused writes"]
     assert finding.level == "warning" and NEVER in finding.message and who in finding.message
-    assert store.exchange(who, outcomes[2:3]).unwritten == [(ids[2], 1)]
+    assert store.exchange(who, outcomes[2:3]).unwritable == [(ids[2], 1)]
     assert len([line for line in caplog.messages if "stays claimed" in line]) == 1
 
 
@@ -111,7 +111,7 @@ def test_a_job_that_can_be_given_back_only_is_charged_for_its_run(store: Store, 
     (id,), who = add(store, max_attempts=2), worker(store)
     (claim,) = take(store, who)
     refuse("NEW.state IN ('completed', 'failed')")
-    assert store.exchange(who, completed([claim])).unwritten == [(id, 1)]
+    assert store.exchange(who, completed([claim])).unwritable == [(id, 1)]
     store.retire(who)
     assert (state(store, id), job(store, id).failures) == ("scheduled", 1)
     assert refused_in(store) == []

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from rowlock.endings import put_off
+from rowlock.claim_outcomes import put_off
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending
 from rowlock.stores.base import Store
 from rowlock.strategies import names
+from tests.stores.interleaving import meanwhile
 from tests.stores.steps import add, end, events, job, new, run_sql, state, table, take, worker
 
 NOW = 1_800_000_000.0
@@ -195,6 +196,17 @@ def test_a_job_that_was_put_off_is_due_when_a_worker_that_knows_it_registers(
     assert (found.state, found.error, found.error_kind) == ("queued", None, None)
     assert found.run_at.timestamp() == NOW + 2
     assert [claim.id for claim in take(store, who, now=NOW + 2)] == [id]
+
+
+def test_a_job_that_is_given_back_while_the_worker_that_knows_it_registers_does_not_wait(
+    store: Store,
+) -> None:
+    (id,) = add(store, task="foreign")
+    (claim,) = take(store, worker(store, "ignorant", other=3))
+    with meanwhile(store, "write", lambda: give_back(store, claim)) as gave_back:
+        worker(store, "knowing", foreign=3)
+    assert gave_back.happened
+    assert state(store, id) == "queued"
 
 
 def test_only_what_was_put_off_for_that_reason_is_due_then(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import uuid
 
 from rowlock.stores.base import Bell, Store, Wake
 from tests.eventually import eventually
@@ -26,26 +27,26 @@ def asleep(store: Store, who: str) -> tuple[Wake, Bell]:
 
 
 def test_a_sleeper_hears_of_a_job_that_somebody_else_enqueues(store: Store) -> None:
-    who = worker(store)
+    who = worker(store, f"sleeper {uuid.uuid4()}")  # others are told by their names in the same database
     wake, bell = asleep(store, who)
-    sleeper = threading.Thread(target=wake.wait, args=(bell, 60.0, True), daemon=True)
+    sleeper = threading.Thread(target=wake.wait, args=(bell, 600.0, True), daemon=True)
     sleeper.start()
     producer = threading.Thread(target=add, args=(store,))
     producer.start()
     producer.join()
-    sleeper.join(timeout=20)
+    sleeper.join(timeout=60)
     assert not sleeper.is_alive()
     wake.close()
 
 
 def test_a_wait_without_a_hint_lasts_as_long_as_it_was_to(store: Store) -> None:
-    who = worker(store)
+    who = worker(store, f"sleeper {uuid.uuid4()}")  # others are told by their names in the same database
     wake, bell = asleep(store, who)
-    sleeper = threading.Thread(target=wake.wait, args=(bell, 60.0, True), daemon=True)
+    sleeper = threading.Thread(target=wake.wait, args=(bell, 600.0, True), daemon=True)
     sleeper.start()
     sleeper.join(timeout=0.3)
     assert sleeper.is_alive()
     bell.put(None)  # which ends it at once
-    sleeper.join(timeout=20)
+    sleeper.join(timeout=60)
     assert not sleeper.is_alive()
     wake.close()

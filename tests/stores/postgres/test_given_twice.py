@@ -116,7 +116,7 @@ def test_an_outcome_is_not_believed_to_be_written_by_the_commit_of_another(
     with pytest.raises(StoreError, match="cannot be reached"):
         shaky.exchange(who, outcomes)
     assert [state(store, claim.id) for claim in claims] == ["running"] * 2
-    assert shaky.exchange(who, outcomes, again=True).lost == []
+    assert shaky.exchange(who, outcomes, resent=True).lost == []
     assert "running" not in [state(store, claim.id) for claim in claims]
 
 
@@ -141,7 +141,7 @@ def test_an_operator_is_told_so_too_if_the_server_recovers_without_a_restart(
         said = server.log.read_text().count(RECOVERS)
         with closing(psycopg.connect(server.url)) as one:
             os.kill(one.info.backend_pid, signal.SIGKILL)
-        eventually(lambda: server.log.read_text().count(RECOVERS) > said, 30)
+        eventually(lambda: server.log.read_text().count(RECOVERS) > said, 60)
         eventually(lambda: takes_connections(server), 60)
         for _ in range(20):
             server.execute("SELECT pg_current_xact_id()")
@@ -179,12 +179,12 @@ def test_a_tasks_rows_are_not_believed_to_be_there_by_the_commit_of_another(
             with ctx.transaction() as tx:
                 tx.execute(f"INSERT INTO {effects_table(url)} VALUES ({ctx.id}, {ctx.claim})")
             if ctx.claim == 1:
-                proxy.drop_commit(meanwhile=crash)
+                proxy.drop_commit(meanwhile=crash, after=effects_table(url))
 
         job = apply.enqueue()
         with app.worker(concurrency=1).background():
-            eventually(lambda: proxy.dropped == 1, 30)
-            app.result(job.id, timeout=60)
+            eventually(lambda: proxy.dropped == 1, 100)
+            app.result(job.id, timeout=100)
         claim = app.job(job.id).claim
     assert claim > 1
     assert rows(url, "SELECT job, claim FROM effects") == [(job.id, claim)]
@@ -200,5 +200,5 @@ def test_claims_are_not_believed_because_an_outcome_was_written_earlier(
     assert store.exchange(who, [done]).lost == []  # and the answer was lost: it is given again
     proxy.drop_commit(meanwhile=crash)
     with pytest.raises(StoreError, match="cannot be reached"):
-        shaky.exchange(who, [done], ClaimRequest(count=2), again=True)
+        shaky.exchange(who, [done], ClaimRequest(count=2), resent=True)
     assert store.held(who) == []

@@ -17,7 +17,7 @@ from rowlock.errors import StoreBusy
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections
-from rowlock.stores.postgres import connected as store_module
+from rowlock.stores.postgres import database as store_module
 from tests.eventually import eventually
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -38,7 +38,7 @@ class Witness(Proxy):
         self.statements: list[str] = []
         super().__init__(port)
 
-    def fault(self, statement: str) -> None:
+    def fault(self, statement: str, before: list[str] | None) -> None:
         self.statements.append(statement)
 
 
@@ -50,8 +50,8 @@ def witness(pgbouncer: PgBouncer) -> Iterator[Witness]:
 
 
 @pytest.fixture
-def url(witness: Witness, postgres_schema: str) -> str:
-    return f"{witness.url(postgres_schema)}&pooler=transaction"
+def url(witness: Witness, postgres_as_new: str) -> str:
+    return f"{witness.url(postgres_as_new)}&pooler=transaction"
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def app(url: str) -> Iterator[Rowlock]:
 
 
 @pytest.fixture
-def place(app: Rowlock, postgres: PostgresServer, postgres_schema: str) -> str:
+def place(app: Rowlock, postgres: PostgresServer, postgres_as_new: str) -> str:
     """A user's own table beside the queue."""
     app.store.open()
-    name = postgres_schema.rpartition("schema=")[2] + ".notes"
+    name = postgres_as_new.rpartition("schema=")[2] + ".notes"
     postgres.execute(f"CREATE TABLE {name} (note integer)")
     return name
 
@@ -260,7 +260,9 @@ def test_a_lock_of_somebody_else_is_given_up_on(
             "claim": lambda: take(hasty, who),
             "get": lambda: hasty.get(id),
         }
-        somebody.execute(f"LOCK TABLE {store.address.schema}.rowlock_jobs IN ACCESS EXCLUSIVE MODE".encode())
+        somebody.execute(
+            f"LOCK TABLE {store.database.address.schema}.rowlock_jobs IN ACCESS EXCLUSIVE MODE".encode()
+        )
         with pytest.raises(StoreBusy, match="stayed locked"):
             verbs[verb]()
         somebody.rollback()
@@ -270,7 +272,7 @@ def test_a_lock_of_somebody_else_is_given_up_on(
 def test_the_stores_connections_prepare_nothing(store: PostgresStore) -> None:
     for _ in range(10):
         add(store)
-    with store.connections.borrowed() as link:
+    with store.database.connections.borrowed() as link:
         assert link.connection.prepare_threshold is None
 
 
@@ -281,4 +283,4 @@ def test_polling_does_not_become_rare(app: Rowlock) -> None:
             assert poller.claim() is None
         assert poller.consecutive_empty == 30
         assert 0.0 <= poller.idle_wait() <= 0.05
-        assert poller._wake is not None and not poller._wake.alive
+        assert poller._polls.wake is not None and not poller._polls.wake.alive

@@ -5,6 +5,7 @@ Nothing is analysed or vacuumed: that is how a queue is after a burst, and no pl
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -43,7 +44,7 @@ RUN = ", ANALYZE, BUFFERS"
 ENOUGH_BLOCKS = 150  # the most that any takes is about 50; the table has 16,000
 
 VALUES: dict[str, Any] = {
-    "again": 1,
+    "include_refused": 1,
     "after": "q1",
     "age": 60.0,
     "all": 0,
@@ -69,6 +70,7 @@ VALUES: dict[str, Any] = {
     "keep_failed": 0.0,
     "level": 3,
     "limit": 11,
+    "marks": '[{"level": 3, "low": 1, "high": 1001000}, {"level": 5, "low": 1001000, "high": 9000000}]',
     "message": "m",
     "most": 10,
     "names": ["q0", "q3"],
@@ -102,6 +104,11 @@ TAKES = {
     **{f"take by {name}": line for name, line in LINES.items()},
     "take at a level by WEIGHTED_RANDOM": "rowlock_jobs_ready",
 }
+# The same at marks. By FIFO and LIFO the first few of each level are sorted, which looks like a sort of all.
+MARKED = {
+    **{f"take at marks by {name}": "rowlock_jobs_ready" for name in ("PRIORITY", "LOWEST_NEWEST")},
+    "take at a level at marks by WEIGHTED_RANDOM": "rowlock_jobs_ready",
+}
 FINISHES = (
     *(name for name in statements(SCHEMA) if name.startswith("finish_")),
     *("report_progress", "report_line", "rescue_requeue"),
@@ -112,8 +119,8 @@ OTHERS = (
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
     *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
-    *("put_off_jobs", "offer", "claim_isolated"),
-    *("refused_jobs", "refused_of"),
+    *("put_off_jobs", "offer", "claim_isolated", "marked_has_work", "sweep_oldest", "sweep_newest"),
+    *("refused_jobs", "declare_dead", "dead_holders"),
 )
 
 
@@ -159,6 +166,7 @@ CLAIMS = {
     **{name: Case(name, {}, line=line) for name, line in TAKES.items()},
 }
 CASES = CLAIMS | {
+    **{name: Case(name, {}, line=line) for name, line in MARKED.items()},
     **{name: Case(name, {}) for name in (*FINISHES, *OTHERS)},
     "depth": Case("depth", {}, 2500),  # all that waits, among it q5 with its dead
     "depth_of_queue": Case("depth_of_queue", {}),
@@ -179,6 +187,7 @@ AT_THE_DEAD = {
 # What takes the first few of many, also in batches whose size is in the statement if it is not prepared.
 WHILE_IT_GROWS = {
     **{name: case for name, case in CLAIMS.items() if not case.done},
+    **{name: Case(name, {}, line=line) for name, line in MARKED.items()},
     **{f"{name} for 100": Case(name, {"count": 100}, line=line) for name, line in TAKES.items()},
     **{
         f"{name} {count} of {' '.join(queues) or 'all'}{' but' * bool(unknown)}": Case(
@@ -225,12 +234,15 @@ class Sessions(NamedTuple):
         """The statement and its values."""
         if case.name.startswith("take "):
             kind, _, name = case.name.rpartition(" by ")
-            claims = ClaimSql(statements(self.store.address.schema), INDEXES)
+            claims = ClaimSql(statements(self.store.database.address.schema), INDEXES)
             strategy = get_strategy(name)
-            sql = claims.take(strategy, False) if kind == "take" else claims.take_at_level(strategy)
+            marked = kind.endswith("at marks")
+            if "at a level" in kind:
+                return claims.take_at_level(strategy, marked), VALUES | case.values
+            sql = claims.take(strategy, False, marked)
             return sql, VALUES | case.values
         if case.request is None:
-            return statements(self.store.address.schema)[case.name], VALUES | case.values
+            return statements(self.store.database.address.schema)[case.name], VALUES | case.values
         if (case.request, case.done) not in self.exchanges:
             self.exchanges[case.request, case.done] = self._asked(case.request, case.done)
         return self.exchanges[case.request, case.done]
@@ -283,7 +295,7 @@ def sessions(url: str) -> Iterator[Sessions]:
     with closing(store_for(url)) as store, psycopg.connect(url.partition("?")[0], autocommit=True) as plain:
         assert isinstance(store, PostgresStore)
         store.open()
-        with closing(store.open_link()) as link:
+        with closing(store.database.open_link()) as link:
             yield Sessions(store, link.connection, plain, {})
 
 
@@ -457,7 +469,7 @@ def test_who_wants_the_first_few_walks_along_an_index_at_every_size_of_the_table
     """Without statistics the planner goes by the table's pages; at some it would sort all that waits."""
     astray: dict[int, list[str]] = {}
     with sessions(request.getfixturevalue(schema)) as both:
-        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute(f"SET search_path TO {both.store.database.address.schema}".encode())
         both.plain.execute("ALTER TABLE rowlock_jobs SET (autovacuum_enabled = off)")
         last = 500
         write(both.plain, (1, last), "queued")
@@ -480,7 +492,7 @@ def test_the_oldest_job_of_a_level_is_found_without_a_look_at_the_other_levels(
 ) -> None:
     """The last in line are the first of their level: who walks along the line looks at all before them."""
     with sessions(request.getfixturevalue(schema)) as both:
-        both.plain.execute(f"SET search_path TO {both.store.address.schema}".encode())
+        both.plain.execute(f"SET search_path TO {both.store.database.address.schema}".encode())
         both.plain.execute(
             "INSERT INTO rowlock_jobs (position, task, queue, priority, args) "
             "SELECT n, 'work', 'q2', CASE WHEN n > 9900 THEN 5 ELSE 0 END, '{}' "
@@ -489,6 +501,32 @@ def test_the_oldest_job_of_a_level_is_found_without_a_look_at_the_other_levels(
         for name in ("oldest_queued", "overdue_queued"):
             assert blocks(both.explain(CASES[name], RUN)) < ENOUGH_BLOCKS
             assert blocks(both.explain_generic(CASES[name], RUN)) < ENOUGH_BLOCKS
+
+
+@pytest.mark.parametrize("schema", ["postgres_schema", "old_postgres_schema"])
+@pytest.mark.parametrize("newest", [False, True], ids=["oldest", "newest"])
+def test_a_scan_that_begins_at_marks_does_not_look_at_what_lies_before_them(
+    schema: str, newest: bool, request: pytest.FixtureRequest
+) -> None:
+    """Of 30,000 jobs in two levels, one of each is this worker's."""
+    with sessions(request.getfixturevalue(schema)) as both:
+        both.plain.execute(f"SET search_path TO {both.store.database.address.schema}".encode())
+        mine = (3, 4) if newest else (29997, 29998)
+        both.plain.execute(
+            "INSERT INTO rowlock_jobs (position, task, queue, priority, args) "
+            f"SELECT n, CASE WHEN n IN {mine} THEN 'work' ELSE 'other' END, 'q2', n % 2, '{{}}' "
+            "FROM generate_series(1, 30000) n".encode()
+        )
+        parts = [
+            {"level": n % 2, "low": 0 if newest else n - 1, "high": n if newest else 30_000} for n in mine
+        ]
+        for name in ("LIFO", "LOWEST_NEWEST") if newest else ("FIFO", "PRIORITY"):
+            case = Case(f"take at marks by {name}", {"marks": json.dumps(parts), "count": 2})
+            with both.plain.transaction(force_rollback=True):
+                sql, values = both.sql(case)
+                assert both.plain.execute(sql.encode(), values).rowcount == 2
+            assert blocks(both.explain(case, RUN)) < ENOUGH_BLOCKS
+            assert blocks(both.explain_generic(case, RUN)) < ENOUGH_BLOCKS
 
 
 def test_the_values_find_something(db: Sessions) -> None:

@@ -33,8 +33,8 @@ class Levels(int, Enum):
 
 
 @pytest.fixture
-def store(postgres_schema: str) -> Iterator[PostgresStore]:
-    with closing(store_for(postgres_schema)) as made:
+def store(postgres_as_new: str) -> Iterator[PostgresStore]:
+    with closing(store_for(postgres_as_new)) as made:
         assert isinstance(made, PostgresStore)
         made.open()
         yield made
@@ -42,7 +42,7 @@ def store(postgres_schema: str) -> Iterator[PostgresStore]:
 
 @pytest.fixture
 def link(store: PostgresStore) -> Iterator[Link]:
-    with store.connections.borrowed() as made:
+    with store.database.connections.borrowed() as made:
         yield made
 
 
@@ -95,7 +95,7 @@ def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
     for _ in range(2):
         ids += add(store)
         assert [claim.id for claim in take(store, who)] == ids[-1:]
-        with store.connections.borrowed() as link:  # the only one, so that it comes back next time
+        with store.database.connections.borrowed() as link:  # the only one, so that it comes back next time
             for _ in range(4):  # prepared by psycopg, too
                 link.cursor.execute("SELECT %s", [1])
             link.cursor.execute("BEGIN")
@@ -119,7 +119,7 @@ def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(link: Link, sql:
 
 
 def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
-    link.connection.patience = 0.1
+    link.connection.answer_timeout = 0.1
     with pytest.raises(Unanswered):
         Prepared("SELECT pg_sleep(60)").rows(link, {})
     assert link.connection.closed
@@ -127,7 +127,7 @@ def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
 
 def test_an_ended_connection_is_told(link: Link, store: PostgresStore) -> None:
     pid = link.connection.info.backend_pid
-    with store.connections.borrowed() as other:
+    with store.database.connections.borrowed() as other:
         other.cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     with pytest.raises(psycopg.errors.AdminShutdown):  # not only that the line is dead
         ECHO.rows(link, {"a": "", "b": 1})
@@ -139,19 +139,20 @@ def test_a_server_that_talks_and_does_not_answer_is_given_up_on(link: Link) -> N
         "CREATE FUNCTION pg_temp.talk() RETURNS void LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..300 LOOP "
         "RAISE NOTICE 'still here'; PERFORM pg_sleep(0.02); END LOOP; END $$"
     )
-    link.connection.patience = 0.2
+    link.connection.answer_timeout = 0.2
     with pytest.raises(Unanswered):
         Prepared("SELECT pg_temp.talk()").rows(link, {})
     assert link.connection.closed
 
 
-def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore) -> None:
+def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore, postgres_as_new: str) -> None:
     """The server would go on without anybody who listens."""
     add(store)
+    patient = store_for(postgres_as_new, busy_timeout=200.0)  # so that it is not the wait that ends by itself
     main = threading.main_thread().ident
     assert main is not None
-    with store.connections.borrowed() as blocker, store.connections.borrowed() as watcher:
-        jobs = f"{store.address.schema}.rowlock_jobs"
+    with store.database.connections.borrowed() as blocker, store.database.connections.borrowed() as watcher:
+        jobs = f"{store.database.address.schema}.rowlock_jobs"
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
         def is_waiting() -> bool:
@@ -165,23 +166,24 @@ def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore) -> None:
         interrupter = threading.Thread(target=interrupt)
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
-            add(store)
+            add(patient)
         interrupter.join()
-        eventually(lambda: not is_waiting(), timeout=3, message="the server still waits to write the job")
+        eventually(lambda: not is_waiting(), timeout=25, message="the server still waits to write the job")
         blocker.cursor.execute("COMMIT")
         assert watcher.cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
+    patient.close()
 
 
 def test_times_keep_their_microseconds_where_numbers_are_written_short(
-    store: PostgresStore, postgres_schema: str
+    store: PostgresStore, postgres_as_new: str
 ) -> None:
-    separator = "&" if "?" in postgres_schema else "?"
-    short = f"{postgres_schema}{separator}options=-c%20extra_float_digits%3D-5"
+    separator = "&" if "?" in postgres_as_new else "?"
+    short = f"{postgres_as_new}{separator}options=-c%20extra_float_digits%3D-5"
     with closing(store_for(short)) as same:
         (made,) = same.insert([new()])
         (claim,) = take(same, worker(same))
-    with store.connections.borrowed() as link:
-        query = f"SELECT date_part('epoch', created_at) FROM {store.address.schema}.rowlock_jobs"
+    with store.database.connections.borrowed() as link:
+        query = f"SELECT date_part('epoch', created_at) FROM {store.database.address.schema}.rowlock_jobs"
         (stored,) = link.cursor.execute(query).fetchone()
     assert (made.now, claim.created) == (stored, stored)
 

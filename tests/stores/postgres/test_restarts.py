@@ -36,7 +36,7 @@ def grows(*lists: list[Any], by: int) -> None:
     before = [len(one) for one in lists]
     eventually(
         lambda: all(len(one) >= count + by for one, count in zip(lists, before, strict=True)),
-        60,
+        100,
         f"it does not go on: {before}",
     )
 
@@ -61,7 +61,7 @@ class Load:
         finally:
             self._stop.set()
             for thread in threads:
-                thread.join(timeout=60)
+                thread.join(timeout=100)
         assert not any(thread.is_alive() for thread in threads), "a producer hangs"
         assert self._failures == []
 
@@ -101,7 +101,7 @@ def states(server: PostgresServer) -> dict[int, str]:
 def all_done(server: PostgresServer) -> None:
     eventually(
         lambda: set(states(server).values()) == {"completed"},
-        60,
+        100,
         "the worker did not get through what was left",
     )
 
@@ -134,7 +134,7 @@ def test_crashes_of_the_server_lose_nothing_and_run_nothing_twice(
                     grows(load.ids, runs, by=20)
                     own_postgres.restart("immediate")
             last = note.enqueue(2)
-            eventually(lambda: last.id in [id for id, _ in runs], 60, "the worker does not go on")
+            eventually(lambda: last.id in [id for id, _ in runs], 100, "the worker does not go on")
             all_done(own_postgres)
         found = states(own_postgres)
         assert [id for id in load.ids if found.get(id) != "completed"] == []
@@ -185,13 +185,13 @@ def test_a_worker_that_starts_while_the_server_is_down_begins_when_it_is_up(
     app.close()
     worker = app.worker(concurrency=4, strategy=strategy)
     with worker.background():
-        eventually(lambda: worker._backoff.failing >= 2, message="it did not try")
+        eventually(lambda: worker.claimer.backoff.failing >= 2, message="it did not try")
         with pytest.raises(StoreError):
             note.enqueue(6)
         own_postgres.start()
-        assert [app.result(id, timeout=60) for id in ids] == [None] * 5
+        assert [app.result(id, timeout=100) for id in ids] == [None] * 5
         later = note.enqueue(7)
-        assert app.result(later.id, timeout=30) is None
+        assert app.result(later.id, timeout=100) is None
     assert sorted(runs) == [(id, 1) for id in [*ids, later.id]]
 
 

@@ -1,4 +1,4 @@
-"""How what is done is written in the user's table; each way is one file here and one line in `of`.
+"""The forms in which a user's table says what is due and done; each is one file and one line in `_FORMS`.
 
 Only data: which pieces of SQL make up the form, which columns they name, and what is bound to them.
 """

@@ -6,14 +6,18 @@ It has no value for failure, so failures are in rowlock's own table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock.consumers import names
-from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word
+from rowlock.consumers.forms.base import Form
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
+
+if TYPE_CHECKING:
+    from rowlock.consumers.columns import Columns
+    from rowlock.consumers.dialects import Dialect
 
 
 class Flag(msgspec.Struct, frozen=True):
@@ -28,16 +32,10 @@ class Flag(msgspec.Struct, frozen=True):
             names.column("Flag at", self.at)
 
 
-class FlagForm:
+class FlagForm(Form):
     """A flag: set when the row is done, and never cleared by rowlock."""
 
-    holds = has_broken = False
     keeps_failures = True
-    shows_failures = False
-    stale_after: float | None = None
-    deadline: float | None = None
-    reads_attempts = reads_budget = False
-    time_format: str | None = None
 
     def __init__(self, flag: Flag, consumer: str) -> None:
         if not isinstance(flag, Flag):
@@ -51,20 +49,18 @@ class FlagForm:
     def needed(self) -> list[tuple[str, str]]:
         return [("flag", self.column), *([("Flag at", self._flag.at)] if self._flag.at else [])]
 
-    def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
+    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
         if known.flag_type(kind):
             return None
         return f"flag={self.column!r} is of type {kind or 'ANY'}; it must be {known.wanted_flag}"
 
-    def distinct_words(self) -> dict[str, Word]:
-        return {}
-
-    def words(self, table: TableTypes) -> dict[str, str]:
+    def words(self, table: Columns) -> dict[str, str]:
         at = self._flag.at
         return {
             "due": "«flag» IS NOT TRUE",
-            "markable": "true",  # who else has set it meanwhile has said the same
+            # Another program that has set it meanwhile has done the row. Not as in `due`: see markable_state.
+            "markable": "NOT coalesce(«flag», false)",
             "marked": "«flag» = TRUE" + (f", «at» = {table.stamp(at)[0]}" if at else ""),
             "row_done": "«flag» IS TRUE",
             "row_failed": "(«flag» IS NOT TRUE AND ({failure}) IS NOT NULL)",
@@ -75,14 +71,5 @@ class FlagForm:
     def theirs(self) -> dict[str, str]:
         return {"flag": names.quoted(self.column), "at": names.quoted(self._flag.at or "")}
 
-    def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
-        return []
-
-    def always(self) -> dict[str, Any]:
-        return {}
-
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         return {} if outcome.ending is Ending.COMPLETED else None
-
-    def progress(self, done: float, total: float | None) -> dict[str, Any]:
-        return {}

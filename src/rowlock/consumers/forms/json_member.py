@@ -1,21 +1,24 @@
-"""A member of a JSON column, which each consumer of the table has for itself.
+"""A member of a JSON column: each consumer of the table has its own member.
 
-The SQL is in each database's statements; here is what is bound to it.
+The SQL is in each database's statements; here are the values that are bound in it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from rowlock import codec
+from rowlock.codec import json_text
 from rowlock.consumers import names
-from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word, reason
+from rowlock.consumers.forms.base import Form, Index, reason
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
+
+if TYPE_CHECKING:
+    from rowlock.consumers.columns import Columns
+    from rowlock.consumers.dialects import Dialect
 
 log = logging.getLogger("rowlock.consumer")
 
@@ -23,15 +26,10 @@ Failed = Callable[[str, int], Any]  # an error and the attempts to a JSON value
 _MOST_BYTES = 65_536
 
 
-class StateForm:
+class StateForm(Form):
     """One member of a JSON object: null or missing while the row is due."""
 
-    holds = False
     has_broken = shows_failures = True
-    stale_after: float | None = None
-    deadline: float | None = None
-    reads_attempts = reads_budget = False
-    time_format: str | None = None
 
     def __init__(self, column: str, consumer: str, failed: Failed | None = None) -> None:
         self.column = names.column("state", column)
@@ -39,7 +37,7 @@ class StateForm:
         if failed is not None and not callable(failed):
             raise ConfigurationError(f"failed={failed!r}: must be a function of an error and attempts")
         self._failed = failed
-        self.keeps_failures = failed is not None  # a word of the user's own does not tell
+        self.keeps_failures = failed is not None  # the user's own value does not tell a failure from a result
 
     def __str__(self) -> str:
         return f"state={self.column!r}"
@@ -47,16 +45,13 @@ class StateForm:
     def needed(self) -> list[tuple[str, str]]:
         return [("state", self.column)]
 
-    def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
+    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
         if known.state_type(kind):
             return None
         return f"{self} is of type {kind}; it must be {known.wanted_state}, for it holds one JSON object"
 
-    def distinct_words(self) -> dict[str, Word]:
-        return {}
-
-    def words(self, table: TableTypes) -> dict[str, str]:
+    def words(self, table: Columns) -> dict[str, str]:
         pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
@@ -71,29 +66,23 @@ class StateForm:
         # small, and shared by all consumers of the table
         return [(f"rowlock_{table}_{self.column}_broken"[:63], key, "broken")]
 
-    def always(self) -> dict[str, Any]:
-        return {}
-
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
         if outcome.ending is Ending.COMPLETED:
             result = outcome.result
             return {"mark": "true" if result is None or result == "null" else result}
         error, attempts = reason(outcome.error), failures + outcome.charge
         own = self._own_mark(error, attempts)
-        return {"mark": own or msgspec.json.encode({"failed": error, "attempts": attempts}).decode()}
+        return {"mark": own or json_text({"failed": error, "attempts": attempts})}
 
     def _own_mark(self, error: str, attempts: int) -> str | None:
-        """What the user's function makes of a failure, as JSON; None if there is no use in it."""
+        """The user's own value for a failure, as JSON; None if there is none, or it cannot be used."""
         if self._failed is None:
             return None
         try:
             made = self._failed(error, attempts)
-            if made is not None:  # which would leave the row due
+            if made is not None:  # None would leave the row due
                 return codec.encode(made, "what failed= returned", _MOST_BYTES)
             log.error("consumer %s: failed= returned None; the usual mark is set", self._consumer)
         except Exception:
             log.exception("consumer %s: failed= raised; the usual mark is set", self._consumer)
         return None
-
-    def progress(self, done: float, total: float | None) -> dict[str, Any]:
-        return {}

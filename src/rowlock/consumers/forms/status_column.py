@@ -1,20 +1,24 @@
-"""A status column of the user's, with the user's own words, and what else such a table keeps of its rows.
+"""A status column with the user's own words, and the columns for times, attempts, progress and results.
 
-Only data: pieces of SQL, the columns that they name, and what is bound to them.
+Only data: pieces of SQL, the columns that they name, and the values that are bound in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock.consumers import names
-from rowlock.consumers.forms.base import Index, TableTypes, TypeNames, Word, literal, reason
+from rowlock.consumers.forms.base import Form, Index, Word, literal, reason
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
+
+if TYPE_CHECKING:
+    from rowlock.consumers.columns import Columns
+    from rowlock.consumers.dialects import Dialect
 
 _COLUMNS = (
     *("error", "started_at", "finished_at", "updated_at", "created_at", "progress", "progress_done"),
@@ -77,11 +81,10 @@ class Status(msgspec.Struct, frozen=True):
                 raise ConfigurationError(f"Status: {name} needs {needs}=..., the column that it counts from")
 
 
-class StatusForm:
+class StatusForm(Form):
     """A status column: from due to running when a row is claimed, to done or failed when it ends."""
 
     holds = shows_failures = True
-    has_broken = keeps_failures = False
 
     def __init__(self, status: Status, consumer: str) -> None:
         if not isinstance(status, Status):
@@ -90,17 +93,21 @@ class StatusForm:
         self.column = status.column
         self.stale_after, self.deadline = status.stale_after, status.deadline
         self.reads_attempts = status.attempts is not None
-        self.reads_budget = status.max_attempts is not None
         self.time_format = status.time_format
+        self.created_at = status.created_at
 
     def __str__(self) -> str:
-        return repr(self.status)
+        given = msgspec.structs.asdict(self.status)
+        named = [
+            f"{name}={value!r}" for name, value in given.items() if name != "column" and value is not None
+        ]
+        return f"Status({', '.join([repr(self.column), *named])})"
 
     def needed(self) -> list[tuple[str, str]]:
         named = [(f"Status {name}", value) for name in _COLUMNS if (value := getattr(self.status, name))]
         return [("status", self.status.column), *named]
 
-    def refusal(self, types: Mapping[str, str], known: TypeNames) -> str | None:
+    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
         if not known.boolean(kind):
             return None
@@ -113,22 +120,28 @@ class StatusForm:
         chosen = ("due", "running", "done", "failed")
         return {f"{name}={getattr(self.status, name)!r}": getattr(self.status, name) for name in chosen}
 
-    def words(self, table: TableTypes) -> dict[str, str]:
+    def words(self, table: Columns) -> dict[str, str]:
         status, stamp, fitted = self.status, table.stamp, table.fitted
         taking, giving_back, marking, clearing = [
             ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word", "now_due")
         ]
-        shown = []
+        shown, handing_over, starting = [], [], []
         if status.started_at:
             taking.append(f"«started_at» = {stamp(status.started_at)[0]}")
+            handing_over.append("«started_at» = NULL")
+            starting.append(f"«started_at» = {stamp(status.started_at)[0]}")
             giving_back.append("«started_at» = NULL")
+            clearing.append("«started_at» = NULL")
         if status.finished_at:
             taking.append("«finished_at» = NULL")
+            clearing.append("«finished_at» = NULL")
             marking.append(f"«finished_at» = {stamp(status.finished_at)[0]}")
         if status.claimed_by:
             taking.append(f"«claimed_by» = {fitted(status.claimed_by, ':worker')}")
+            starting.append(f"«claimed_by» = {fitted(status.claimed_by, ':worker')}")
             giving_back.append(f"«claimed_by» = {fitted(status.claimed_by, 'NULL')}")
-        if status.attempts:  # one more than what has failed while it runs
+            clearing.append(f"«claimed_by» = {fitted(status.claimed_by, 'NULL')}")
+        if status.attempts:  # while the row runs, the column counts this attempt, too
             taking.append("«attempts» = coalesce(«attempts», 0) + 1")
             giving_back.append("«attempts» = «attempts» - 1 + :charge")
             marking.append("«attempts» = «attempts» - 1 + :charge")
@@ -145,7 +158,7 @@ class StatusForm:
         if status.progress_done:
             shown.append("«progress_done» = :done")
         if status.updated_at:
-            for changes in (taking, giving_back, marking, clearing, shown):
+            for changes in (taking, handing_over, starting, giving_back, marking, clearing, shown):
                 changes.append(f"«updated_at» = {stamp(status.updated_at)[0]}")
         return {
             "due": f"«status» = {literal(status.due)}",
@@ -155,6 +168,8 @@ class StatusForm:
             "row_running": f"«status» = {literal(status.running)}",
             "row_cleared": ", ".join(clearing),
             "row_taken": ", ".join(taking),
+            "row_handed_over": ", ".join(handing_over or ["«status» = «status»"]),
+            "row_started": ", ".join(starting or ["«status» = «status»"]),
             "row_given_back": ", ".join(giving_back),
             "marked": ", ".join(marking),
             "progress": ", ".join(shown or ["«status» = «status»"]),
@@ -185,4 +200,5 @@ class StatusForm:
         return {**failed, "percent": None, "result": None}
 
     def progress(self, done: float, total: float | None) -> dict[str, Any]:
-        return {"percent": done if not total else max(0.0, min(100.0, 100.0 * done / total)), "done": done}
+        percent = 100.0 * done / total if total else done
+        return {"percent": max(0.0, min(100.0, percent)), "done": done}

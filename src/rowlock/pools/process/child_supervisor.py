@@ -8,47 +8,30 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
+import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import wait
-from typing import Protocol
 
 import msgspec
 
-from rowlock.endings import Event, budget, ended
+from rowlock.claim_outcomes import ended
+from rowlock.endings import Event
+from rowlock.error_text import describe
 from rowlock.execution.context import current
-from rowlock.headline import describe
 from rowlock.job import Ending, Outcome
-from rowlock.pools.base import Ended, Run
-from rowlock.pools.process import log_forwarding
-from rowlock.pools.process.messages import (
-    AskStack,
-    AskUnwrittenReport,
-    ChildPlan,
-    ClaimChanged,
-    LogRecord,
-    Ready,
-    Reported,
-    RunJobs,
-    RunsEnded,
-    Shutdown,
-    StackReply,
-    StartFailed,
-    ToParent,
-    UnwrittenReport,
-)
+from rowlock.pools.base import Run, Runs
+from rowlock.pools.process import log_forwarding, messages
 from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
-from rowlock.retry import DEFAULT, Retry
 
 log = logging.getLogger("rowlock.process")
 
-STOP_SECONDS = 2.0  # seconds that a run may take to stop after it was told that it is cancelled or lost
-SHUTDOWN_SECONDS = 5.0  # seconds that a child may take to end: residents are torn down
-WAIT_BEHIND_SECONDS = 0.05  # seconds that quick runs may wait behind one that proves slow
-_UNSURE_SECONDS, _RUNNING_SECONDS, _IDLE_SECONDS = 0.05, 0.5, 5.0  # the longest waits between two looks
-_FIRST_RESTART_SECONDS, _LONGEST_RESTART_SECONDS = 1.0, 30.0  # seconds between attempts to start a child
+STOP_SECONDS = 2.0  # that a run may take to stop after it was told that it is cancelled or lost
+SHUTDOWN_SECONDS = 5.0  # that a child may take to end: residents are torn down
+_CHANGED_SECONDS, _RUNNING_SECONDS, _IDLE_SECONDS = 0.05, 0.5, 5.0  # the longest waits between two looks
+_FIRST_RESTART_SECONDS, _LONGEST_RESTART_SECONDS = 1.0, 30.0  # between attempts to start a child
 START_ATTEMPTS = 3  # after so many of them a slot counts as stuck
 
 
@@ -60,117 +43,96 @@ class CannotStart(Exception):
         self.trace = trace
 
 
-class Pool(Protocol):
-    """What a supervisor asks of its pool."""
-
-    plan: ChildPlan
-    max_jobs: float
-    lock: threading.Lock
-    closed: threading.Event
-
-    def take(self, supervisor: ChildSupervisor) -> list[Run]:
-        """The next runs for this supervisor, which are then in its `runs`."""
-        ...
-
-    def put_back(self, runs: Sequence[Run]) -> None:
-        """Runs that go to another child, ahead of those that wait."""
-        ...
-
-    def done(self, ended: Ended) -> None:
-        """Runs have ended, each with its outcome."""
-        ...
-
-    def ready(self, residents: dict[str, float], error: CannotStart | None) -> None:
-        """A supervisor's first child is ready, or will never be."""
-        ...
+Started = tuple[dict[str, float], CannotStart | None]  # the first child's residents, or why it is none
 
 
 class ChildSupervisor:
-    """`runs` and `child` belong to whoever holds the pool's lock; the rest to the supervisor's thread."""
+    """Takes the runs that wait, one after the other; `run` and `child` change under its lock."""
 
-    def __init__(self, number: int, pool: Pool) -> None:
-        self.name = f"rowlock-child-{number}"
-        self._pool = pool
-        self.runs: dict[int, Run] = {}  # what the child has, by number, in this order
-        self.child: Child | None = None
+    def __init__(
+        self,
+        number: int,
+        runs: Runs,
+        waiting: deque[Run],
+        closed: threading.Event,
+        started: queue.SimpleQueue[Started],
+        max_jobs: float,
+    ) -> None:
+        self._name = f"rowlock-child-{number}"
+        self._runs = runs
+        self._waiting = waiting
+        self._closed = closed
+        self._started = started
+        self._max_jobs = max_jobs
+        self._lock = threading.Lock()
+        self.run: Run | None = None  # what the child is in
+        self._child: Child | None = None
         self.idle = False  # its child waits for work
-        self.has_slow_run = False  # its child is in a run that turned out slow: nothing should wait behind it
         self.failing = 0  # attempts to start a child, since the last that went well
-        self._next = 1
         self._served = 0  # how many runs this child was given
-        self._abandoned: set[Run] = set()
-        self._changed: dict[int, float] = {}  # when a run was told that it is cancelled or lost
+        self._changed_at: float | None = None  # when the run was told that it is cancelled or lost
         self._stack_asked = False
-        self.stacks: dict[Run, str] = {}
-        self.answered = threading.Event()
+        self._stacks: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._wake_sent = False
         self._wake_signal, self._wake_pipe = multiprocessing.Pipe(duplex=False)
-        self.thread = threading.Thread(target=self._keep_child, name=self.name, daemon=True)
+        self._thread = threading.Thread(target=self._keep_child, name=self._name, daemon=True)
 
-    # -- for others, with the pool's lock held -----------------------------------------------------
+    # -- for other threads -------------------------------------------------------------------------
 
-    @property
-    def room(self) -> float:
-        """How many more runs this child may be given before it is replaced."""
-        return self._pool.max_jobs - self._served if self.child is not None else 0
+    def start(self, plan: messages.ChildPlan) -> None:
+        """Start the first child; how that went is put into `started`."""
+        self._plan = plan
+        self._thread.start()
 
-    def add(self, run: Run) -> None:
-        """A run for the child; the supervisor's thread sends it."""
-        self.runs[self._next] = run
-        self._next += 1
-        self._served += 1
-
-    def take_back(self) -> list[Run]:
-        """The runs that the child has not begun; it will not."""
-        if self.child is None or not self.runs:
-            return []
-        begun = self.child.status.take_back(self._next)
-        taken = [number for number in self.runs if number > begun]
-        self._served -= len(taken)
-        return [self.runs.pop(number) for number in taken]
+    def join(self, seconds: float) -> None:
+        """Wait for the end of its thread."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     def ring(self) -> None:
         """Wake the supervisor's thread."""
-        if not self._wake_sent:
-            self._wake_sent = True
-            self._wake_pipe.send_bytes(b".")
+        with self._lock:
+            if not self._wake_sent:
+                self._wake_sent = True
+                self._wake_pipe.send_bytes(b".")
 
     def ask_stack(self) -> None:
-        """Ask the child for the stack of its run; `answered` is set when it has come."""
-        self.stacks.clear()
-        self.answered.clear()
+        """Ask the child for the stack of its run."""
+        while not self._stacks.empty():
+            self._stacks.get()
         self._stack_asked = True
         self.ring()
 
-    def abandon(self, number: int) -> list[Run]:
-        """Somebody else has decided on this run: its child has to go; returns what waited behind it."""
-        self._abandoned.add(self.runs[number])
-        return self.stop(number)
+    def stack(self, seconds: float) -> str:
+        """The answer; empty if none comes in time."""
+        with suppress(queue.Empty):
+            return self._stacks.get(timeout=seconds)
+        return ""
 
-    def stop(self, number: int) -> list[Run]:
-        """Kill the child if it is in this very run; returns what waited behind it."""
-        waiting = self.take_back()  # so that it cannot be in another run by the time it is killed
-        if self.child is not None and self.child.status.look()[0] == number:
-            self.child.kill()
-        return waiting
+    def stop(self, run: Run) -> None:
+        """Kill the child if it is in this very run."""
+        with self._lock:
+            if self.run is run and self._child is not None:
+                self._child.kill()
 
     def kill(self) -> None:
         """End the child at once, whatever it does."""
-        if self.child is not None:
-            self.child.kill()
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
 
     # -- the supervisor's thread --------------------------------------------------------------------
 
     def _keep_child(self) -> None:
         try:
-            self._pool.ready(self._start_child(), None)
+            self._started.put((self._start_child(), None))
         except BaseException as error:
             cannot = error if isinstance(error, CannotStart) else CannotStart(repr(error), describe(error))
-            self._pool.ready({}, cannot)
+            self._started.put(({}, cannot))
             return
         try:
             self._serve()
-            while not self._pool.closed.is_set():
+            while not self._closed.is_set():
                 try:
                     self._start_child()
                 except CannotStart as error:
@@ -179,13 +141,13 @@ class ChildSupervisor:
                     self.failing = 0
                     self._serve()
         except BaseException:
-            log.exception("the thread that keeps %s cannot go on", self.name)
+            log.exception("the thread that keeps %s cannot go on", self._name)
             self.failing = START_ATTEMPTS
         finally:
             self.kill()
 
     def _log_start_failure(self, error: CannotStart) -> None:
-        if self._pool.closed.is_set():
+        if self._closed.is_set():
             return
         self.failing += 1
         pause = min(_LONGEST_RESTART_SECONDS, _FIRST_RESTART_SECONDS * 2.0 ** (self.failing - 1))
@@ -195,30 +157,30 @@ class ChildSupervisor:
             error,
             f"\n{error.trace}" if error.trace else "",
         )
-        self._pool.closed.wait(pause)
+        self._closed.wait(pause)
 
     def _start_child(self) -> dict[str, float]:
         """Start a child and wait until it is ready."""
         try:
-            child = Child(self._pool.plan, self.name)
+            child = Child(self._plan, self._name)
         except Exception as error:
             raise CannotStart(f"{type(error).__name__}: {error}") from error
-        with self._pool.lock:
-            self.child, self._served = child, 0
+        with self._lock:
+            self._child, self._served = child, 0
         try:
             while True:
                 message = self._next_message(child, _IDLE_SECONDS)
-                if self._pool.closed.is_set():
+                if self._closed.is_set():
                     child.kill()
                     raise CannotStart("told to end before it was ready")
-                if isinstance(message, Ready):
+                if isinstance(message, messages.Ready):
                     return message.residents
-                if isinstance(message, StartFailed):
+                if isinstance(message, messages.StartFailed):
                     raise CannotStart(message.reason, message.trace)
                 self._handle(child, message)
         except (ChildEnded, CannotStart) as error:
-            with self._pool.lock:
-                self.child = None
+            with self._lock:
+                self._child = None
             how = child.reap()
             if isinstance(error, CannotStart):
                 raise
@@ -226,27 +188,29 @@ class ChildSupervisor:
 
     def _serve(self) -> None:
         """Send runs to the child and read its messages, until it has ended."""
-        child = self.child
+        child = self._child
         assert child is not None
         try:
             while True:
-                if self._pool.closed.is_set() or (not self.runs and self.room <= 0):
+                if self.run is None and (self._closed.is_set() or self._served >= self._max_jobs):
                     self._shut_down(child)
                     return
-                self._send_runs(child)
+                if self._closed.is_set():  # the worker has given back what it runs
+                    child.kill()
+                    return
+                self._send_run(child)
                 self._send_changes(child)
                 self._handle(child, self._next_message(child, self._wait_seconds()))
-                self._check_progress(child)
         except ChildEnded:
             pass  # `_after_exit` finds out how it ended, and what that costs
         finally:
             self._after_exit(child)
 
-    def _next_message(self, child: Child, seconds: float) -> ToParent | None:
+    def _next_message(self, child: Child, seconds: float) -> messages.ToParent | None:
         """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
         ready = wait([child.incoming, child.sentinel, self._wake_signal], seconds)
         if self._wake_signal in ready:
-            with self._pool.lock:
+            with self._lock:
                 self._wake_signal.recv_bytes()
                 self._wake_sent = False
         if child.incoming in ready:
@@ -256,163 +220,117 @@ class ChildSupervisor:
         return None
 
     def _shut_down(self, child: Child) -> None:
-        """Let it end in good order, unless it still runs something: then the pool is closed."""
-        if self.runs:
-            self._check_progress(child)
-            child.kill()
-            return
-        child.send(Shutdown())
+        """Let it end in good order."""
+        child.send(messages.Shutdown())
         deadline = time.monotonic() + SHUTDOWN_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             self._handle(child, self._next_message(child, min(left, _RUNNING_SECONDS)))
         log.warning(
-            "%s (process %s) did not end within %g s; it is killed", self.name, child.pid, SHUTDOWN_SECONDS
+            "%s (process %s) did not end within %g s; it is killed", self._name, child.pid, SHUTDOWN_SECONDS
         )
         child.kill()
 
     # -- messages to the child ---------------------------------------------------------------------
 
-    def _send_runs(self, child: Child) -> None:
-        first = self._next
-        runs = self._pool.take(self)
-        if runs:
-            child.send(RunJobs(first, [run.claim for run in runs]))
+    def _send_run(self, child: Child) -> None:
+        """If the child has nothing to do, send it the next run that may begin."""
+        while self.run is None:
+            self.idle = not self._waiting
+            try:
+                run = self._waiting.popleft()
+            except IndexError:
+                self.idle = True
+                if self._waiting:  # it came while nobody knew that this child is idle
+                    continue
+                return
+            if (outcome := self._runs.ended_before_start(run)) is not None:
+                self._runs.settle(run, outcome)
+                continue
+            self.idle = False
+            with self._lock:
+                self.run = run
+            self._served += 1
+            run.context.began_at(time.monotonic())
+            child.send(messages.RunJob(run.claim))
 
     def _send_changes(self, child: Child) -> None:
-        """Tell runs that they are cancelled or lost, and kill the child if they do not stop."""
-        moment = time.monotonic()
-        for number, run in list(self.runs.items()):
-            context = run.context
-            if not (context.cancelled or context.lost):
-                continue
-            if number not in self._changed:
-                self._changed[number] = moment
-                child.send(ClaimChanged(number, context.lost))
-            elif (
-                context.began is not None
-                and moment > max(self._changed[number], context.began) + STOP_SECONDS
-            ):
-                log.warning(
-                    "%s did not stop within %g s: process %s is killed",
-                    *(run.claim.title, STOP_SECONDS, child.pid),
-                )
-                self._changed[number] = moment  # it takes a moment to die: say it once
-                with self._pool.lock:
-                    waiting = self.stop(number)
-                self._pool.put_back(waiting)
+        """Tell the run that it is cancelled or lost, and kill the child if it does not stop."""
+        run, moment = self.run, time.monotonic()
         if self._stack_asked:
             self._stack_asked = False
-            child.send(AskStack())
+            child.send(messages.AskStack())
+        if run is None or not (run.context.cancelled or run.context.lost):
+            return
+        if self._changed_at is None:
+            self._changed_at = moment
+            child.send(messages.ClaimChanged(run.context.lost))
+        elif moment > self._changed_at + STOP_SECONDS:
+            log.warning(
+                "%s did not stop within %g s: process %s is killed",
+                *(run.claim.title, STOP_SECONDS, child.pid),
+            )
+            self._changed_at = math.inf  # it takes a moment to die: say it once
+            child.kill()
 
     def _wait_seconds(self) -> float:
-        if not self.runs:
+        if self.run is None:
             return _IDLE_SECONDS
-        number = next(iter(self.runs), 0)
-        unsure = len(self.runs) > 1 or number in self._changed
-        run = self.runs.get(number)
-        return _UNSURE_SECONDS if unsure or run is None or run.context.began is None else _RUNNING_SECONDS
+        return _RUNNING_SECONDS if self._changed_at is None else _CHANGED_SECONDS
 
     # -- messages of the child ---------------------------------------------------------------------
 
-    def _handle(self, child: Child, message: ToParent | None) -> None:
-        if isinstance(message, RunsEnded):
-            self.has_slow_run = False
-            child.status.heard = message.ended[-1].number
-            with self._pool.lock:
-                runs = [self.runs.pop(one.number, None) for one in message.ended]
-            ended = []
-            for one, run in zip(message.ended, runs, strict=True):
-                self._changed.pop(one.number, None)
-                if run is None or run in self._abandoned:
-                    continue
-                if one.report is not None:
-                    run.context.hear(one.report)
-                ended.append((run, one.outcome))
-            self._pool.done(ended)  # all at once: the worker writes them together
-        elif isinstance(message, Reported):
-            if (run := self.runs.get(message.number)) is not None:
-                run.context.hear(message.report)
-        elif isinstance(message, AskUnwrittenReport):
-            run = self.runs.get(message.number)
-            child.send(UnwrittenReport(message.number, None if run is None else run.context.unwritten()))
-        elif isinstance(message, LogRecord):
-            run = self.runs.get(message.number or 0)
-            token = current.set(None if run is None else run.context)
+    def _handle(self, child: Child, message: messages.ToParent | None) -> None:
+        run = self.run
+        if isinstance(message, messages.LogRecord):
+            token = current.set(run.context if run is not None and message.of_run else None)
             with suppress(Exception):  # of somebody's filter: no reason to stop
                 log_forwarding.receive(message.record)
             current.reset(token)
-        elif isinstance(message, StackReply):
-            if (run := self.runs.get(message.number)) is not None:
-                self.stacks[run] = message.text
-            self.answered.set()
-
-    def _check_progress(self, child: Child) -> None:
-        """Take note of which run has begun, and free those that wait behind it for too long."""
-        number, began = child.status.look()
-        run = self.runs.get(number)
-        if run is None:
+        elif isinstance(message, messages.StackReply):
+            self._stacks.put(message.text)
+        elif run is None:
             return
-        if run.context.began is None:
-            run.context.began_at(began)
-        for earlier, one in list(self.runs.items()):
-            if earlier < number and one.context.began is not None:
-                one.context.began_at(
-                    None
-                )  # it has ended, and its outcome is on the way: its timeout no longer counts
-        if len(self.runs) > 1 and time.monotonic() - began > WAIT_BEHIND_SECONDS:
-            with self._pool.lock:
-                self.has_slow_run = True
-                waiting = self.take_back()
-            self._pool.put_back(waiting)
+        elif isinstance(message, messages.RunEnded):
+            if message.report is not None:
+                run.context.add_report(message.report)
+            self._end_run(message.outcome)
+        elif isinstance(message, messages.Reported):
+            run.context.add_report(message.report)
+        elif isinstance(message, messages.AskUnwrittenReport):
+            child.send(messages.UnwrittenReport(message.question, run.context.unwritten()))
+
+    def _end_run(self, outcome: Outcome) -> None:
+        with self._lock:
+            run, self.run = self.run, None
+        self._changed_at = None
+        if run is not None and not run.settled:  # an abandoned run has been decided on
+            self._runs.settle(run, outcome)
 
     # -- when the child has ended --------------------------------------------------------------------
 
     def _after_exit(self, child: Child) -> None:
-        """Charge the run that the child was in, and let the others run elsewhere."""
-        with self._pool.lock:
-            self.idle = self.has_slow_run = False
+        """Charge the run that the child was in."""
+        self.idle = False
         try:
             while child.incoming.poll(0):  # what it sent before it died
                 self._handle(child, child.receive())
         except ChildEnded:
             pass  # everything was read; how it ended is asked below
-        begun, began = child.status.look()
-        with self._pool.lock:
-            self.child = None
-            if self._pool.closed.is_set():  # what it ran is the worker's to give back
-                left: dict[int, Run] = {}
-            else:
-                left, self.runs = self.runs, {}
+        with self._lock:
+            self._child = None
         how = child.reap()
-        self._changed.clear()
-        self.answered.set()
-        abandoned, self._abandoned = self._abandoned, set()
-        again = []
-        for number, run in left.items():
-            if run in abandoned:
-                continue
-            if number == begun or (number < begun and _may_run_once(run)):
-                run.context.began_at(began)
-                self._pool.done([(run, _after_death(run, how))])
-            else:
-                run.context.began_at(None)
-                again.append(run)
-        self._pool.put_back(again)
-
-
-def _may_run_once(run: Run) -> bool:
-    return budget(run.claim.max_attempts, _retry(run)) == 1
-
-
-def _retry(run: Run) -> Retry:
-    return run.task.retry if run.task is not None else DEFAULT
+        if self.run is not None:
+            self._end_run(_after_death(self.run, how))
 
 
 def _after_death(run: Run, how: str) -> Outcome:
     """What becomes of the run during which its child died."""
     claim, context = run.claim, run.context
-    facts = {"lost": context.lost, "cancel_requested": context.cancelled}
-    outcome = ended(claim, Event.CHILD_DIED, _retry(run), how, **facts)
+    outcome = ended(
+        claim, Event.CHILD_DIED, run.retry, how, lost=context.lost, cancel_requested=context.cancelled
+    )
+    if run.settled:
+        return outcome
     if outcome.ending is Ending.RETRY:
         log.warning(
             "%s, attempt %d: %s; again in %.1f s",

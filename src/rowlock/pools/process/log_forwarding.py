@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from rowlock.headline import storable
+from rowlock.error_text import storable
 
 _USUAL = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
 _KEPT = (

@@ -1,6 +1,7 @@
 """The messages between the worker and its child processes: small records, as MessagePack, over pipes.
 
-Nothing is pickled; arguments and results stay the JSON text that they are in the store.
+Nothing is pickled; arguments and results stay the JSON text that they are in the store. A child has one run
+at a time and its pipe keeps the order, so that a message need not say which run it is about.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from typing import Any
 import msgspec
 
 from rowlock.job import Claim, Outcome, Report
-
-# A run is named by its number: each supervisor counts what it sends to its children, and never goes back.
 
 
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,35 +23,32 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     home: str  # the folder that the app was made in, for relative paths
     folder: str
     parent: int
-    send_interval: float  # seconds that outcomes may wait for those of the next runs
     levels: dict[str, int]  # of the loggers
 
 
 # -- to the child --------------------------------------------------------------------------------
 
 
-class RunJobs(msgspec.Struct, tag=True, frozen=True):
-    """Run these, one after the other; the first has this number."""
+class RunJob(msgspec.Struct, tag=True, frozen=True):
+    """Run this."""
 
-    first: int
-    claims: list[Claim]
+    claim: Claim
 
 
 class ClaimChanged(msgspec.Struct, tag=True, frozen=True):
-    """This run was cancelled, or its claim was lost."""
+    """The run was cancelled, or its claim was lost."""
 
-    number: int
     lost: bool
 
 
 class AskStack(msgspec.Struct, tag=True, frozen=True):
-    """Send the stack of the current run."""
+    """Send the stack of the run."""
 
 
 class UnwrittenReport(msgspec.Struct, tag=True, frozen=True):
     """The run's report that nobody has written yet, given back to it."""
 
-    number: int
+    question: int
     report: Report | None
 
 
@@ -76,49 +72,40 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
     trace: str
 
 
-class EndedRun(msgspec.Struct, frozen=True):
-    """What one run came to, and its last report."""
+class RunEnded(msgspec.Struct, tag=True, frozen=True):
+    """What the run came to, and its last report."""
 
-    number: int
     outcome: Outcome
-    report: Report | None = None
-
-
-class RunsEnded(msgspec.Struct, tag=True, frozen=True):
-    """Runs that have ended."""
-
-    ended: list[EndedRun]
+    report: Report | None
 
 
 class Reported(msgspec.Struct, tag=True, frozen=True):
-    """A run's progress and log lines since the last report."""
+    """The run's progress and log lines since the last report."""
 
-    number: int
     report: Report
 
 
 class AskUnwrittenReport(msgspec.Struct, tag=True, frozen=True):
-    """A run opens its transaction: it asks for its unwritten report, to commit it itself."""
+    """The run opens its transaction: it asks for its unwritten report, to commit it itself."""
 
-    number: int
+    question: int  # a number, by which a late answer is known
 
 
 class StackReply(msgspec.Struct, tag=True, frozen=True):
-    """The stack of a run."""
+    """The stack of the run."""
 
-    number: int
     text: str
 
 
 class LogRecord(msgspec.Struct, tag=True, frozen=True):
-    """A log record, and the run that it belongs to."""
+    """A log record, and whether it belongs to the run."""
 
-    number: int | None
+    of_run: bool
     record: dict[str, Any]
 
 
-ToChild = RunJobs | ClaimChanged | AskStack | UnwrittenReport | Shutdown
-ToParent = Ready | StartFailed | RunsEnded | Reported | AskUnwrittenReport | StackReply | LogRecord
+ToChild = RunJob | ClaimChanged | AskStack | UnwrittenReport | Shutdown
+ToParent = Ready | StartFailed | RunEnded | Reported | AskUnwrittenReport | StackReply | LogRecord
 
 encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 for_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

@@ -11,53 +11,32 @@ import signal
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rowlock.errors import ConfigurationError
 from rowlock.pools.process import child, log_forwarding
 from rowlock.pools.process.messages import ChildPlan, ToChild, ToParent, encode, for_parent
-from rowlock.pools.process.shared_status import SharedStatus
+from rowlock.workload import Workload
 
 _spawn = multiprocessing.get_context("spawn")
 _GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
 
 
-# If the children take all processors, outcomes of quick runs in a row are sent together: two
-# children with runs of 1 ms are 1.8 times as fast as one then. Sent one by one it was 1.4 times, because
-# the worker takes the time for each from its children. A crash lets those that waited run again.
-_SEND_INTERVAL = 0.02  # seconds
-_SHARE = Path("/sys/fs/cgroup/cpu.max")  # Linux: microseconds of processors, per so many of the clock
-
-
-def plan_for(app: Any, tasks: list[str], children: int) -> ChildPlan:
-    """What so many children have to know to run these tasks of the app."""
+def plan_for(app: Any, workload: Workload, tasks: list[str]) -> ChildPlan:
+    """What children have to know to run these tasks of the workload."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
-    consumer = getattr(app, "consumer", None) if hasattr(app, "origin") else None
-    origin = getattr(app, "origin", app)
     return ChildPlan(
-        app=origin._imported_as or address_of(origin),
-        consumer=None if consumer is None else consumer.name,
+        app=app._imported_as or address_of(app),
+        consumer=workload.consumer,
         tasks=tasks,
         database=app.store.url,
         home=app._home,
         folder=os.getcwd(),
         parent=os.getpid(),
-        send_interval=0.0 if children < _processors() else _SEND_INTERVAL,
         levels=log_forwarding.levels(),
     )
-
-
-def _processors() -> float:
-    """How many this process may use; a container may have a share of many."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        share, period = _SHARE.read_text(encoding="ascii").split()
-        return min(here, int(share) / int(period))
-    except (OSError, ValueError):  # not in a container, or "max": as many as there are
-        return here
 
 
 def address_of(app: Any) -> str:
@@ -100,12 +79,11 @@ class Child:
     """One child process, as its parent sees it."""
 
     def __init__(self, plan: ChildPlan, name: str) -> None:
-        self.status = SharedStatus(_spawn)
         self.incoming: Connection
         self.incoming, out = _spawn.Pipe(duplex=False)
         into, self._outgoing = _spawn.Pipe(duplex=False)
         # Not a daemon: its tasks may use multiprocessing themselves.
-        self._process = _spawn.Process(target=child.main, args=(into, out, self.status, plan), name=name)
+        self._process = _spawn.Process(target=child.main, args=(into, out, plan), name=name)
         try:
             _start_with_signals_blocked(self._process)
         finally:

@@ -1,5 +1,14 @@
 """A queue in PostgreSQL: the same jobs, for many machines."""
 
-from rowlock.stores.postgres.store import PostgresStore
+from rowlock.stores.postgres.database import PostgresDatabase
+from rowlock.stores.postgres.url import Address
+from rowlock.stores.sql.store import SqlStore
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresDatabase", "PostgresStore"]
+
+
+class PostgresStore(SqlStore[PostgresDatabase]):
+    """The store over a PostgreSQL database."""
+
+    def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
+        super().__init__(PostgresDatabase(address, busy_timeout=busy_timeout))

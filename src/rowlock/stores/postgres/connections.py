@@ -41,6 +41,7 @@ _FRESH = 0.5  # seconds after its last use in which nobody looks whether a conne
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 _LOOK = 0.5  # seconds after which a wait sees a Ctrl-C that did not end it (on Windows none does)
 _CANCEL = 5.0  # seconds to ask the server to stop
+_LEAST_IDLE = 5.0  # seconds that a transaction may stand still with any lease: a machine may be busy
 
 
 class Unanswered(psycopg.OperationalError):
@@ -50,16 +51,16 @@ class Unanswered(psycopg.OperationalError):
 class Connection(psycopg.Connection[TupleRow]):
     """A connection that gives up on a server that does not answer."""
 
-    patience = 60.0
+    answer_timeout = 60.0  # seconds
     guarded = False  # a task holds it: rowlock commits, and nobody else
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        return super().wait(self._until(gen, time.monotonic() + self.patience), *args, **kwargs)
+        return super().wait(self._until(gen, time.monotonic() + self.answer_timeout), *args, **kwargs)
 
     def give_up(self) -> NoReturn:
         """Close the connection: nobody knows what the server makes of the last statement."""
         self.pgconn.finish()
-        raise Unanswered(f"the server has not answered for {self.patience:g} s")
+        raise Unanswered(f"the server has not answered for {self.answer_timeout:g} s")
 
     def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
         try:
@@ -120,12 +121,13 @@ def _is_ready(line: int, seconds: float, also_to_write: bool = False) -> bool:
 class Link:
     """One connection with the one cursor that rowlock's own statements run on."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, most_idle: float) -> None:
         self.connection = connection
         self._name = name
+        self.most_idle = most_idle  # seconds, as the server knows it
         self.process = os.getpid()
         self.used_at = time.monotonic()
-        self.prepared: set[bytes] = set()  # without a cursor, see `direct.py`
+        self.prepared: set[bytes] = set()  # without a cursor, see `prepared.py`
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         self.cursor.adapters.register_loader("timestamptz", _Seconds)
@@ -207,11 +209,11 @@ class Connections:
         self._statement_timeout = statement_timeout
         self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
         self._idle: list[Link] = []
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._out = self._waiting = 0
+        self._room = threading.Condition(threading.Lock())
+        self._out = 0
         self._most = most
         self._process = os.getpid()
+        self._most_idle = 10 * statement_timeout
 
     @property
     def begin_statement(self) -> str:
@@ -236,6 +238,13 @@ class Connections:
             f"{'; '.join(f'SET LOCAL {name} = on' for name in (*_NEVER, 'jit'))}; {_STAMP}"
         )
 
+    def limit_idle(self, lease: float) -> None:
+        """Let the server end a transaction that stands still for as long as a worker may be silent.
+
+        A process that was frozen in the middle of one holds its locks, and nobody could rescue its claims.
+        """
+        self._most_idle = min(self._most_idle, max(_LEAST_IDLE, lease))
+
     def borrow(self) -> Link:
         """An open, idle connection of this process; `give_back` it."""
         if self._process != os.getpid():
@@ -246,49 +255,45 @@ class Connections:
                 if link is None:
                     return self.open()
                 if link.is_usable():
+                    if link.most_idle != self._most_idle and not self.pooled:
+                        milliseconds = int(self._most_idle * 1000)
+                        link.cursor.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
+                        link.most_idle = self._most_idle
                     return link
                 link.close()
             except BaseException:
+                if link is not None:
+                    link.close()
                 self._release()
                 raise
             self._release()
 
     def _taken(self) -> Link | None:
         """An idle one, or None if one may be opened; either takes up room."""
-        with self._lock:
-            if self._out < self._most:
-                self._out += 1
-                return self._idle.pop() if self._idle else None
         with self._room:
-            self._waiting += 1
-            try:
-                if not self._room.wait_for(lambda: self._out < self._most, self._lock_timeout):
-                    raise StoreBusy(
-                        f"all {self._most} connections of this process are in use; "
-                        "use fewer threads, or add ?pool_size= to the database's URL"
-                    )
-                self._out += 1
-                return self._idle.pop() if self._idle else None
-            finally:
-                self._waiting -= 1
+            if not self._room.wait_for(lambda: self._out < self._most, self._lock_timeout):
+                raise StoreBusy(
+                    f"all {self._most} connections of this process are in use; "
+                    "use fewer threads, or add ?pool_size= to the database's URL"
+                )
+            self._out += 1
+            return self._idle.pop() if self._idle else None
 
     def _release(self) -> None:
-        with self._lock:
+        with self._room:
             self._out -= 1
-            if self._waiting:
-                self._room.notify()
+            self._room.notify()
 
     def give_back(self, link: Link, clean: bool = False) -> None:
         """Keep it for the next one, or close it if it is broken (`clean`: it is not) or there are enough."""
         usable = (clean or link.is_idle()) and link.process == self._process
-        with self._lock:
+        with self._room:
             kept = usable and len(self._idle) < _KEPT
             if kept:
                 link.used_at = time.monotonic()
                 self._idle.append(link)
             self._out -= 1
-            if self._waiting:
-                self._room.notify()
+            self._room.notify()
         if not kept:
             link.close()
 
@@ -309,14 +314,14 @@ class Connections:
             "autocommit": True,
             "prepare_threshold": None if self.pooled else 3,
             "application_name": name,
-            "client_encoding": "UTF8",  # whatever the database's own is: `direct.py` and JSON rely on it
+            "client_encoding": "UTF8",  # whatever the database's own is: `prepared.py` and JSON rely on it
         }
         if not self.pooled:
             # A pooler would refuse these, or give them to somebody else.
             limits = {
                 "statement_timeout": self._statement_timeout,
                 "lock_timeout": self._lock_timeout,
-                "idle_in_transaction_session_timeout": 10 * self._statement_timeout,
+                "idle_in_transaction_session_timeout": self._most_idle,
             }
             # A plan made while tables were small must not read all of them later, and none needs to be made
             # anew for every call (1.2 against 0.6 ms).
@@ -332,13 +337,13 @@ class Connections:
                 ]
             )
         connection: Connection = Connection.connect(self._conninfo, **settings)
-        connection.patience = self._statement_timeout + _GRACE
+        connection.answer_timeout = self._statement_timeout + _GRACE
         connection.prepared_max = 400
-        return Link(connection, name)
+        return Link(connection, name, self._most_idle)
 
     def close(self) -> None:
         """Close the idle ones; those in use are closed when they come back, later calls open anew."""
-        with self._lock:
+        with self._room:
             idle, self._idle = self._idle, []
         for link in idle:
             if link.process == os.getpid():
@@ -348,9 +353,8 @@ class Connections:
         """After a fork: the parent's connections are not ours; closing one would end it for the parent."""
         _abandoned.extend(self._idle)
         self._idle = []
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._out = self._waiting = 0
+        self._room = threading.Condition(threading.Lock())
+        self._out = 0
         self._process = os.getpid()
 
 

@@ -33,6 +33,7 @@ _WORDS = {
     "job": JOB_COLUMNS,
     # Seconds are made by the server: a loader in Python would cost more than the rest of the row.
     "claim": ", ".join(f"{_value(name)} AS {name}" for name in CLAIM_COLUMNS),
+    "claim_as_it_is": ", ".join(map(_value, CLAIM_COLUMNS)),
     "claim_text": f"CAST(json_build_array({', '.join(map(_value, CLAIM_COLUMNS))}) AS text)",
     # Written so that no partial index fits: the planner would walk all that runs instead of the key
     # (11 k against 28 k jobs/s).
@@ -44,44 +45,26 @@ _WORDS = {
     "channel": CHANNEL,
     "meta_name": "rowlock' || '_meta",  # a name, not a table: it takes no schema before it
 }
+_TEXT = "CAST({0} AS text)"
 _SECONDS = "to_timestamp(CAST({0} AS double precision))"
+# The parameters that are not text, by their type.
 _TYPES = {
-    "text": (
-        *(
-            "after",
-            "number",
-            "error",
-            "error_kind",
-            "event",
-            "host",
-            "key",
-            "message",
-            "name",
-            "note",
-            "queue",
-        ),
-        *("state", "strategy", "task", "unique_key", "version", "worker"),
-        *("consumer", "mark", "mark_key", "own_strategy", "row_key", "table", "word"),
-        *("due_word", "running_word", "other_word"),
-        *("source", "path", "kind", "janitor", "reason"),
-        *(f"mark_{letter}" for letter in "abcdefgh"),  # a place in the line of a consumer's rows
-    ),
     "json": (
-        *("args", "fields", "ids", "info", "jobs", "paths", "queues", "result", "task_names", "tasks"),
-        "unknown",
+        *("args", "fields", "ids", "info", "jobs", "keys", "paths", "queues", "result", "tasks"),
+        *("task_names", "unknown", "marks"),
     ),
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
-        *("size", "modified", "bytes", "more"),
+        *("size", "modified", "bytes", "more", "start_id", "start_claim"),
     ),
     "integer": (
-        "again",
+        "include_refused",
         "all",
         "isolate",
         "isolate_least",
         "isolate_most",
-        "asked",
+        "by_age",
         "charge",
         "claim",
         "companion",
@@ -95,14 +78,14 @@ _TYPES = {
     ),
     "smallint": ("level", "priority"),
     "double precision": (
-        *("age", "delay", "done", "expires", "keep_completed", "keep_failed", "lease", "total", "percent"),
+        *("age", "delay", "done", "keep_completed", "keep_failed", "lease", "total", "percent"),
         *("reachable_for", "run_seconds", "wait_seconds"),
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),
     "text[]": ("done_results", "names"),
 }
-_CASTS = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
+TYPED = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
 )
 _PACKAGE = "rowlock.stores.postgres"
@@ -115,6 +98,7 @@ _PLAIN = {
     "weight": "0",
     "if_usual": "",
     "and_known": "",
+    "levels_in_order": "priority DESC",
 }
 
 
@@ -128,7 +112,7 @@ def statements(schema: str | None, style: str = "pyformat") -> Statements:
 def with_others(
     schema: str | None, style: str, sources: Sequence[tuple[str, str]], words: Mapping[str, str]
 ) -> Statements:
-    """All statements together with those of another room."""
+    """All statements together with those of another package."""
     return _load(schema, style, {**_PLAIN, "here": "true", **words}, sources)
 
 
@@ -142,6 +126,7 @@ def exchange(
     done: str,
     asleep: bool,
     leaves_out: bool = False,
+    hand_over: bool = False,
 ) -> str:
     """The fused exchange for what is asked; `done` is "one" or "many" outcomes. A draw is always for many."""
     parts = {
@@ -155,6 +140,7 @@ def exchange(
         "awake": "{got_up}" if asleep else "",
         "and_known": " AND {known}" if leaves_out else "",
         "or_in_vain": "",
+        "begun": "NULL" if hand_over else "{now}",
     }
     if not many:
         # There is no index of the newest first, queue by queue.
@@ -180,6 +166,13 @@ def exchange(
     return statements(schema).write("{exchange_many}", parts)
 
 
+@lru_cache(maxsize=256)
+def exchange_start(schema: str | None, done: str) -> str:
+    """The fused exchange that begins one claim which was handed over."""
+    parts = {"done": f"{{done_{done}}}", "ended": f"{{ended_{done}}}", "or_in_vain": ""}
+    return statements(schema).write("{exchange_start}", parts)
+
+
 def _load(
     schema: str | None, style: str, parts: dict[str, str], sources: Sequence[tuple[str, str]] = ()
 ) -> Statements:
@@ -190,6 +183,6 @@ def _load(
         (_PACKAGE, "fused.sql"),
         *sources,
         words=_WORDS | parts,
-        parameter=lambda name: _CASTS[name].format(template.format(name)),
+        parameter=lambda name: TYPED.get(name, _TEXT).format(template.format(name)),
         schema=schema,
     )

@@ -14,6 +14,7 @@ from rowlock.errors import (
     StoreBusy,
     StoreError,
     StoreMissing,
+    StoreMoved,
     StoreUnreachable,
     StoreUnusable,
 )
@@ -49,6 +50,10 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "53100": (DiskTrouble, "the disk of {address} is full; nothing was written, free some space"),
     "53200": (StoreUnusable, "{address} is out of memory; nothing was written"),
     "25006": (StoreUnusable, "{address} is read-only (a standby?): use the URL of the primary"),
+    "25P03": (
+        StoreBusy,
+        "this process stood still in a transaction, which {address} has undone; the call can be made again",
+    ),
     "55P03": (
         StoreBusy,
         "something in the queue at {address} stayed locked; the call can simply be made again",
@@ -87,6 +92,7 @@ _NOT_ABOUT_DATA = frozenset(
         *("53", "55", "57", "58", "72", "F0", "HV", "XX"),
     )
 )
+_MOVED = "RLMVD"  # raised by the triggers that `rowlock copy` leaves behind
 _OF_A_STATEMENT = ("0A", "3F", "42")  # and if a trigger's statement met it, it is about the row after all
 
 
@@ -94,6 +100,8 @@ def explain(error: psycopg.Error, address: str) -> StoreError:
     """The store's own error for what PostgreSQL or the way to it raised."""
     text = " ".join(str(error).split())
     state = error.sqlstate
+    if state == _MOVED:
+        return StoreMoved(_said(error))
     if _is_about_data(error):
         return DataRefused(f"PostgreSQL refused at {address}: {text}", _said(error) or text)
     if state is None and isinstance(error, psycopg.OperationalError):

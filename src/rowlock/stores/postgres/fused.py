@@ -5,66 +5,33 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from rowlock.job import Claim, ClaimRequest, Outcome
-from rowlock.stores.postgres.dialect import exchange
+from rowlock.errors import DataRefused, OutcomeUnknown, StoreUnreachable, WorkerGone
+from rowlock.job import Claim, ClaimRequest, Exchange, ExchangeResult, Outcome
+from rowlock.stores.postgres.dialect import exchange, exchange_start
+from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.prepared import Row, Value
-from rowlock.stores.sql.claiming import left_out
+from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out
+from rowlock.stores.sql.finishing import without_expired
 from rowlock.strategies import get_strategy
+
+if TYPE_CHECKING:
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 _TRUE = b"t"
 _NULL = msgspec.Raw(b"null")
 
 
-class _Row(msgspec.Struct, array_like=True, frozen=True):
-    """A claim as the statement writes it, by CLAIM_COLUMNS; arguments and headers stay what they are."""
-
-    id: int
-    claim: int
-    task: str
-    queue: str
-    args: msgspec.Raw
-    priority: int
-    failures: int
-    max_attempts: int | None
-    created_at: float
-    run_at: float
-    claimed_at: float
-    claimed_by: str
-    expires_at: float | None
-    unique_key: str | None
-    meta: msgspec.Raw  # not `| None`: msgspec then takes null and nothing else
-    isolate: int
-    position: int
-
-    def as_claim(self) -> Claim:
-        return Claim(
-            id=self.id,
-            claim=self.claim,
-            task=self.task,
-            queue=self.queue,
-            args_json=bytes(self.args).decode(),
-            priority=self.priority,
-            failures=self.failures,
-            max_attempts=self.max_attempts,
-            created=self.created_at,
-            due=self.run_at,
-            taken=self.claimed_at,
-            claimed_by=self.claimed_by,
-            deadline=self.expires_at,
-            unique_key=self.unique_key,
-            meta_json=None if self.meta == _NULL else bytes(self.meta).decode(),
-            isolate=self.isolate,
-            position=self.position,
-            again=self.claim > 1,
-        )
-
-
-_claim = msgspec.json.Decoder(_Row)
+# A claim as the statement writes it, by CLAIM_COLUMNS; arguments and headers stay the JSON that they are.
+# Headers are not `Raw | None`: msgspec then takes null and nothing else.
+_types = get_type_hints(Claim) | {"args_json": msgspec.Raw, "meta_json": msgspec.Raw}
+_row = GenericAlias(tuple, tuple(_types[name] for name in Claim.__struct_fields__[: len(CLAIM_COLUMNS)]))
+_claim = msgspec.json.Decoder(_row)
 _ids = msgspec.json.Decoder(list[int])
 
 
@@ -72,8 +39,8 @@ class Answer(msgspec.Struct, frozen=True):
     """What the statement said."""
 
     alive: bool
-    configured: bool  # a queue is paused, or has a strategy of its own
-    special: bool  # a plain transaction has to do it
+    has_queue_settings: bool  # a queue is paused, or has a strategy of its own
+    needs_transaction: bool  # a plain transaction has to do it
     lost: list[Outcome]
     claims: list[Claim]
 
@@ -83,43 +50,97 @@ class Answer(msgspec.Struct, frozen=True):
         return bool(shared) and 0 < len(self.claims) < request.count
 
 
-def is_usual(outcomes: Sequence[Outcome]) -> bool:
-    """True if all are first-try completions: they leave no history."""
-    return all(outcome.is_usual for outcome in outcomes)
+class FusedExchange:
+    """The whole cycle in one statement, where all is as usual."""
 
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._has_queue_settings = (
+            False  # a queue is paused or has a strategy of its own, as of the last look
+        )
 
-def question(
-    schema: str | None,
-    worker: str,
-    outcomes: Sequence[Outcome],
-    request: ClaimRequest,
-    *,
-    asleep: bool,
-    many: bool,
-) -> tuple[str, dict[str, Value]]:
-    """The statement, and its values; in the form for `many` jobs or for one."""
-    names = _in_turn(request)
-    number, done = finished(outcomes)
-    statement = exchange(
-        schema,
-        strategy=get_strategy(request.strategy),
-        many=many,
-        named=bool(names),
-        done=number,
-        asleep=asleep,
-        leaves_out=bool(request.unknown),
-    )
-    values = {
-        "worker": worker,
-        "count": request.count,
-        "isolate": int(request.isolate),
-        "after": request.after,
-        "queue": names[0] if names else None,
-        "names": _array(map(_quoted, names)),
-        "unknown": left_out(request),
-        **done,
-    }
-    return statement, values
+    def exchange(self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]) -> ExchangeResult | None:
+        """Outcomes out, claims in; None if this is nothing for one statement. `plain` does the rest."""
+        request = asked.request
+        if request is None or asked.reports or asked.minutes or asked.resent or self._database.address.pooled:
+            return None
+        usual = all(outcome.is_usual for outcome in asked.outcomes)  # first-try completions leave no history
+        if not usual or len(request.starts) > 1:
+            return None
+        one = is_for_one(request) and not self._has_queue_settings
+        said = self._ask(asked, request, many=not one)
+        self._has_queue_settings = said.has_queue_settings or bool(
+            request.starts and self._has_queue_settings
+        )
+        claims = said.claims
+        last = claims[-1].queue if claims else request.after
+        only_claims = Exchange(worker=asked.worker, request=request, now=asked.now)
+        try:
+            if not said.alive:
+                raise WorkerGone(f"worker {asked.worker} was declared dead; it has to register anew")
+            if said.needs_transaction or (one and said.has_queue_settings):
+                got = plain(only_claims) if said.needs_transaction else self.exchange(only_claims, plain)
+                got = got or ExchangeResult()
+                return ExchangeResult(got.claims, said.lost, got.last_queue)
+            if said.leaves_places(request):
+                left = request.count - len(claims)
+                rest = msgspec.structs.replace(request, count=left, isolate=False)
+                more = self.exchange(msgspec.structs.replace(only_claims, request=rest), plain)
+                claims = claims + (more.claims if more else [])
+        except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
+            if not asked.outcomes and not claims:
+                raise
+        return ExchangeResult(self._in_time(asked, claims), said.lost, last)
+
+    def _ask(self, asked: Exchange, request: ClaimRequest, many: bool) -> Answer:
+        statement, values = self._question(asked, request, many)
+        try:
+            with self._database.read(asked.now) as db:
+                said = answer(db.ask(statement, values), asked.outcomes, request)
+        except StoreUnreachable as error:
+            if not is_lost(error.__cause__):
+                raise
+            raise OutcomeUnknown(f"{error}; what was written is looked up") from error
+        if said.claims:
+            # The statement has cleared the mark in its row.
+            self._database.sleepers.get_up(asked.worker, is_told=True)
+        return said
+
+    def _question(self, asked: Exchange, request: ClaimRequest, many: bool) -> tuple[str, dict[str, Value]]:
+        """The statement, and its values; in the form for `many` jobs or for one."""
+        schema = self._database.address.schema
+        number, done = finished(asked.outcomes)
+        values = {"worker": asked.worker, **done}
+        if request.starts:
+            ((job, claim),) = request.starts
+            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **values}
+        names = _in_turn(request)
+        statement = exchange(
+            schema,
+            strategy=get_strategy(request.strategy),
+            many=many,
+            named=bool(names),
+            done=number,
+            asleep=asked.worker in self._database.sleepers,
+            leaves_out=bool(request.unknown),
+            hand_over=request.hand_over,
+        )
+        return statement, {
+            "count": request.count,
+            "isolate": int(request.isolate),
+            "after": request.after,
+            "queue": names[0] if names else None,
+            "names": _array(map(_quoted, names)),
+            "unknown": left_out(request),
+            **values,
+        }
+
+    def _in_time(self, asked: Exchange, claims: list[Claim]) -> list[Claim]:
+        """Without those whose deadline to start has passed; most often there are none."""
+        if all(claim.deadline is None or claim.deadline > claim.taken for claim in claims):
+            return claims
+        with self._database.write(asked.now) as tx:
+            return without_expired(tx, asked.worker, claims)
 
 
 def is_for_one(request: ClaimRequest) -> bool:
@@ -160,11 +181,11 @@ def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) 
     """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
     (facts,) = [row for row in rows if row[0] is not None]
     done: set[int] = set(_ids.decode(facts[3]) if facts[3] else ())
-    found = [_claim.decode(row[3] or b"") for row in rows if row[0] is None]
-    if len(found) > 1:
-        found = get_strategy(request.strategy).arranged(found)
+    claims = [_claim_of(row[3] or b"") for row in rows if row[0] is None]
+    if len(claims) > 1:
+        claims = get_strategy(request.strategy).arranged(claims)
         names = _in_turn(request)
-        found.sort(
+        claims.sort(
             key=lambda one: names.index(one.queue) if names else (one.queue <= request.after, one.queue)
         )
     return Answer(
@@ -172,8 +193,15 @@ def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) 
         facts[1] == _TRUE,
         facts[2] == _TRUE,
         [outcome for outcome in outcomes if outcome.id not in done],
-        [one.as_claim() for one in found],
+        claims,
     )
+
+
+def _claim_of(text: bytes) -> Claim:
+    row = list(_claim.decode(text))
+    row[4] = bytes(row[4]).decode()
+    row[14] = None if row[14] == _NULL else bytes(row[14]).decode()
+    return claim_of(row)
 
 
 def _in_turn(request: ClaimRequest) -> list[str]:

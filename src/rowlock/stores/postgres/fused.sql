@@ -2,18 +2,18 @@
 -- It is put together from parts, for what is asked: {done} (no more than one outcome, or many), {first} (the first jobs
 -- by the strategy), {queue} (the one to be asked), {awake} (the worker's row said that it sleeps), {and_known} (it leaves
 -- tasks that it does not know to others), {of_these} (the queues are named).
--- What is not usual claims nothing here. `configured` says that a queue is paused or has a strategy of its own: then the form
--- for many jobs is asked, which looks at each queue. `special` says that a job waits that has to run alone, or that a
+-- What is not usual claims nothing here. `has_queue_settings` says that a queue is paused or has a strategy of its own: then the form
+-- for many jobs is asked, which looks at each queue. `needs_transaction` says that a job waits that has to run alone, or that a
 -- queue has a strategy of its own: that is done in a plain transaction. Each thing asked costs 10 us.
 
 -- fragment: facts
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
            EXISTS (SELECT 1 FROM rowlock_queues
-                   WHERE (strategy IS NOT NULL OR paused_at IS NOT NULL){of_these_names}) AS configured,
+                   WHERE (strategy IS NOT NULL OR paused_at IS NOT NULL){of_these_names}) AS has_queue_settings,
            {or_own_order}EXISTS (
                SELECT 1 FROM rowlock_jobs WHERE isolate > 0 AND state = 'queued' AND :isolate > 0{and_known}{of_these}
-                 AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)) AS special)
+                 AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)) AS needs_transaction)
 
 -- fragment: any_own_order
 EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL{of_these_names})
@@ -21,7 +21,7 @@ EXISTS (SELECT 1 FROM rowlock_queues WHERE strategy IS NOT NULL{of_these_names})
 -- A row that says how it stands, with the ids that were finished, and a row for each claim. Both as JSON text: to read
 -- the columns one by one took 13 us per claim, this takes 7.
 -- fragment: answer
-SELECT alive, configured, special{or_in_vain} AS special, {ended} AS text FROM facts
+SELECT alive, has_queue_settings, needs_transaction{or_in_vain} AS needs_transaction, {ended} AS text FROM facts
 UNION ALL
 SELECT NULL, NULL, NULL, text FROM taken
 
@@ -36,7 +36,7 @@ taken AS (
 {answer}
 
 -- fragment: one_is_usual
-(SELECT alive AND NOT configured AND NOT special FROM facts)
+(SELECT alive AND NOT has_queue_settings AND NOT needs_transaction FROM facts)
 
 -- The same from the next queue after the one served last: its first job is the next entry of the index. To ask for the
 -- queue first would step over the dead entries at its head twice (70 of 650 us).
@@ -62,7 +62,7 @@ done AS ({done}),
 {facts},
 line AS MATERIALIZED (
     SELECT queue FROM turn
-    WHERE (SELECT alive AND NOT special FROM facts) AND queue IS NOT NULL
+    WHERE (SELECT alive AND NOT needs_transaction FROM facts) AND queue IS NOT NULL
       AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
     LIMIT :count),
 shares AS MATERIALIZED ({shares}),
@@ -73,6 +73,20 @@ taken AS (
     {taking}
     WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
     RETURNING {claim_text} AS text){awake}
+{answer}
+
+-- Begins a claim that a relay handed over. What is not to be begun as it is (taken back, to be cancelled, of a paused
+-- queue) is `needs_transaction`.
+-- fragment: exchange_start
+WITH done AS ({done}),
+taken AS (
+    UPDATE rowlock_jobs j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
+    WHERE j.id = :start_id AND j.claim = :start_claim AND {running} AND j.started_at IS NULL
+      AND j.cancel_requested_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = j.queue AND paused_at IS NOT NULL)
+      AND EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
+    RETURNING {claim_text} AS text),
+facts AS MATERIALIZED (SELECT true AS alive, false AS has_queue_settings, NOT EXISTS (SELECT 1 FROM taken) AS needs_transaction)
 {answer}
 
 -- fragment: share

@@ -1,33 +1,115 @@
-"""What is faster than one statement for all on PostgreSQL: a short one for one job, COPY for many.
+"""How jobs are written into PostgreSQL: one by a short statement, many by COPY.
 
-Runs on rowlock's own connections; `stores/inserting.py` has the way that works everywhere.
+Runs on rowlock's own connections; `stores/sql/inserting.py` has the way that works everywhere.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from rowlock.job import NewJob
+import psycopg
+
+from rowlock.errors import StoreError
+from rowlock.job import Inserted, NewJob
 from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
+from rowlock.stores.postgres.prepared import prepared
+from rowlock.stores.sql.database import Witness
+from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
 
+if TYPE_CHECKING:
+    from rowlock.stores.postgres.database import PostgresDatabase
+
 _COLUMNS = (
-    *(
-        "id",
-        "position",
-        "task",
-        "queue",
-        "priority",
-        "state",
-        "max_attempts",
-        "created_at",
-        "run_at",
-        "due_at",
-    ),
-    *("args", "expires_at", "meta"),
+    "id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at, args, expires_at, "
+    "meta"
 )
+_TRIES = 3
+_MICROSECONDS = 1e-5  # as near as a float comes to the server's
+_NOT_THERE = Inserted(0, False, 0.0)
 _MOST_BY_JSON = 20  # below this one statement is faster than drawing numbers and a COPY
+
+
+class Inserting:
+    """Writes jobs; if an answer is lost, what was written is looked up."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._one = prepared(database.queries["insert_one"])
+
+    def insert(self, jobs: Sequence[NewJob], now: float | None) -> list[Inserted]:
+        """Write the jobs, all or none."""
+        database = self._database
+        # A pooler takes its limits in a transaction.
+        plain_statement = now is None and not database.address.pooled
+        if plain_statement and len(jobs) == 1 and is_short(jobs[0]):
+            return [self._insert_one(jobs[0])]
+        with database.write(now) as tx:
+            if is_bulk(jobs):
+                moment = tx.row("began")[0] if now is None else now
+                ids = database.numbers(tx, len(jobs))
+                plain = now is None and all(map(is_short, jobs))
+                write = copy_plain if plain else copy
+                write(tx.link, database.address.schema, ids, jobs, moment)
+                inserted = [Inserted(id, True, moment) for id in ids]
+            else:
+                inserted = insert(tx, jobs)
+            database.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
+            database.note_witness(tx, _sees([one for one in inserted if one.is_new]))
+            return inserted
+
+    def _insert_one(self, job: NewJob) -> Inserted:
+        """One statement, which commits by itself; if its answer is lost, the token finds the job."""
+        database, url = self._database, self._database.url
+        database.open()
+        token = random.getrandbits(63)
+        values = {**values_of(job), "token": token}
+        for _ in range(_TRIES):
+            link = database.borrow()
+            written = False
+            try:
+                ((id, created, _),) = self._one.rows(link, values)
+                written = True
+                return Inserted(int(id or 0), True, float(created or 0))
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise explain(error, url) from error
+                reason = error
+            finally:
+                database.connections.give_back(link, clean=written)
+            found = database.answers.look_up(partial(_find_by_token, token=token, old=link.name), reason)
+            if found is not _NOT_THERE:
+                log.warning(LOOKED_UP, "an enqueue", url, f"job {found.id} is there")
+                return found
+            log.warning(LOOKED_UP, "an enqueue", url, "it is not there, so it is tried again")
+        raise StoreError(f"{url} was lost {_TRIES} times in a row; the job was not enqueued")
+
+
+def _find_by_token(db: Session, token: int, old: str) -> Inserted | None:
+    # The old connection may still be at work: it is ended first, so that the answer stays true.
+    still_there = db.rows("end_connection", name=old)
+    row = db.row("find_by_token", token=token)
+    if row is not None:
+        return Inserted(row[0], True, row[1])
+    return None if still_there else _NOT_THERE
+
+
+def _sees(inserted: list[Inserted]) -> Witness:
+    """One new job is enough. Not by its id alone: a server that crashed may give that a second time, too."""
+
+    def is_there(db: Session) -> bool:
+        if not inserted:  # all were there before
+            return True
+        row = db.row("created_at", id=inserted[-1].id)
+        return row is not None and abs(row[0] - inserted[-1].now) < _MICROSECONDS
+
+    return is_there
 
 
 def is_short(job: NewJob) -> bool:
@@ -63,12 +145,12 @@ def copy_plain(
 
 def copy(link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJob], now: float) -> None:
     """Write many jobs under numbers that were drawn for them."""
-    statement = qualified(f"COPY rowlock_jobs ({', '.join(_COLUMNS)}) FROM STDIN", schema)
+    statement = qualified(f"COPY rowlock_jobs ({_COLUMNS}) FROM STDIN", schema)
     with link.cursor.copy(statement) as stream:
-        created = _stamp(now)
+        created = stamp(now)
         for id, job in zip(ids, jobs, strict=True):
             state, due, deadline = job.placed(now)
-            at = created if due == now else _stamp(due)
+            at = created if due == now else stamp(due)
             stream.write_row(
                 (
                     id,
@@ -82,14 +164,16 @@ def copy(link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJ
                     at,
                     at,
                     job.args,
-                    None if deadline is None else _stamp(deadline),
+                    None if deadline is None else stamp(deadline),
                     job.meta,
                 )
             )
 
 
-def _stamp(seconds: float) -> str:
+def stamp(seconds: float) -> str:
     """Unix seconds as PostgreSQL reads them; `datetime` would refuse the year 10000."""
-    whole, part = divmod(round(seconds * 1_000_000), 1_000_000)
+    # The fraction by itself, as `datetime` does: seconds * 1_000_000 has no digits left, and was off by one.
+    whole, fraction = divmod(seconds, 1.0)
+    whole, part = divmod(int(whole) * 1_000_000 + round(fraction * 1_000_000), 1_000_000)
     days, rest = divmod(whole, 86_400)
     return f"J{days + 2_440_588} {rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}.{part:06} UTC"

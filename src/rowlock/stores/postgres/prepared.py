@@ -90,7 +90,7 @@ def _as_text(value: Value) -> bytes | None:
 def _answer(link: Link) -> abc.PGresult:
     """The result of what was sent; raises if it is an error, or does not come in time."""
     server = link.connection.pgconn
-    deadline = time.monotonic() + link.connection.patience
+    deadline = time.monotonic() + link.connection.answer_timeout
     last = None
     try:
         while server.flush():  # it is long, and the server may have something to say before it has all of it

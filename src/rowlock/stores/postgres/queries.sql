@@ -6,14 +6,18 @@
 
 -- fragment: taking
 UPDATE rowlock_jobs j
-SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {begun},
     unique_until = nullif(j.unique_until, 'claimed')
+
+-- NULL for a claim that is handed over to others.
+-- fragment: begun
+{now}
 
 -- A claim takes the first entries of the index that has its order. Without statistics the planner expected several
 -- entries and, after the other conditions, one row: then it read and sorted all that was queued (50 ms instead of 0.7,
 -- 100,000 of 500,000 jobs). So it is made to expect more rows than entries, at every size of the table: the state is
--- said eight times, which counts as eight times the rows and is still what the indexes ask for; `(alone > x) IS NOT
--- TRUE` counts as two thirds of them, `alone <= x` as one; and LIMIT is a number that it cannot see.
+-- said eight times, which counts as eight times the rows and is still what the indexes ask for; `(isolate > 0) IS
+-- NOT TRUE` counts as two thirds of them, `isolate <= 0` as one; and LIMIT is a number that it cannot see.
 -- fragment: queued
 state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued')
 
@@ -39,6 +43,47 @@ CROSS JOIN LATERAL (
     WHERE {eligible} AND priority >= filled.priority AND priority <= filled.priority{if_usual}
     ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) of_level
 LIMIT {limit}
+
+-- The jobs that the marks name, level by level; of levels without marks, all.
+-- fragment: levels_at_marks
+SELECT level.priority AS number, coalesce(mark.low, 0) AS low, coalesce(mark.high, 9223372036854775807) AS high
+FROM level LEFT JOIN json_to_recordset(:marks) AS mark (level smallint, low bigint, high bigint)
+    ON mark.level = level.priority
+WHERE level.priority IS NOT NULL ORDER BY {levels_in_order}, low DESC
+
+-- fragment: first_by_marks
+{levels}
+SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
+    SELECT id, priority, position FROM rowlock_jobs
+    WHERE {eligible}{at_level} AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
+    ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
+{merged}LIMIT {limit}
+
+-- name: marked_has_work
+{levels}
+SELECT 1 FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
+    SELECT 1 FROM rowlock_jobs
+    WHERE {queued} AND queue = :queue AND {known}
+      AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
+    ORDER BY priority DESC, position LIMIT 1) found LIMIT 1
+
+-- In each level the first position that is for this worker, and the last of all.
+-- name: sweep_oldest
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority DESC, position LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
+
+-- name: sweep_newest
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority, position DESC LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
+
+-- fragment: in_level
+{queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
 
 -- fragment: take
 {taking}
@@ -90,7 +135,7 @@ FROM (
          json_to_recordset(:jobs) AS given (task text, queue text, priority smallint, max_attempts integer,
              delay double precision, run_at double precision, expires double precision, unique_key text,
              unique_until text, args text, meta text)) new
-ON CONFLICT (task, unique_key) WHERE unique_until IS NOT NULL AND state IN ('scheduled', 'queued', 'running')
+ON CONFLICT (task, unique_key) WHERE {holds_unique_key}
 DO NOTHING
 RETURNING id, created_at, task, unique_key
 
@@ -170,76 +215,8 @@ UPDATE rowlock_workers SET sleeping = true WHERE id = :worker RETURNING jsonb_ar
 -- name: awake
 UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND sleeping
 
--- name: register_worker
-INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
-                             reachable_for, beat_at)
-VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease,
-        :reachable_for, {now})
-ON CONFLICT (id) DO NOTHING
-
--- name: beat
-UPDATE rowlock_workers SET beat_at = {now}, strategy = :strategy WHERE id = :worker AND dead_at IS NULL
-
 -- name: tell
 UPDATE rowlock_workers SET info = CAST(coalesce(CAST(info AS jsonb), '{}') || CAST(:info AS jsonb) AS json) WHERE id = :worker
-
--- Those that are silent; and those that are dead and hold claims all the same, because a claim was being committed
--- at the moment at which its worker was declared dead; with `again` also if the database refused to give them back.
--- name: silent_workers
-SELECT id, CAST(tasks AS json), beat_at, lease, dead_at IS NOT NULL FROM rowlock_workers w
-WHERE dead_at IS NULL AND beat_at < {now} - make_interval(secs => lease)
-   OR dead_at > {now} - make_interval(secs => 3600)
-      AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running' AND {not_refused})
-   OR :again = 1 AND dead_at IS NOT NULL
-      AND EXISTS (SELECT 1 FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running')
-{lock}
-
--- name: living_workers
-SELECT id, CAST(queues AS json), CAST(tasks AS json) FROM rowlock_workers
-WHERE dead_at IS NULL AND beat_at >= {now} - make_interval(secs => lease)
-
--- name: beat_age
-SELECT extract(epoch FROM {now} - beat_at)::float8 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
-
--- Shared with SQLite by name only: one statement here.
--- name: next_needed
-SELECT extract(epoch FROM least(
-    (SELECT run_at FROM rowlock_jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1),
-    (SELECT expires_at FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
-     ORDER BY expires_at LIMIT 1),
-    (SELECT min(beat_at + make_interval(secs => lease)) FROM rowlock_workers
-     WHERE dead_at IS NULL AND id <> :worker),
-    (SELECT min(paused_until) FROM rowlock_queues)) - {now})::float8
-
--- name: workers
-SELECT w.id, w.host, w.pid, w.version, CAST(w.queues AS json), CAST(w.tasks AS json), w.strategy, w.concurrency, w.started_at, w.beat_at,
-       extract(epoch FROM {now} - w.beat_at)::float8, w.lease, w.dead_at, w.ended,
-       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running'), w.info
-FROM rowlock_workers w ORDER BY w.dead_at IS NOT NULL, w.started_at, w.id
-
--- Filters are hidden in coalesce: the planner would take two of them for so rare that it reads and sorts everything.
--- name: find
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
-WHERE j.id < :before AND coalesce(j.queue = :queue, true) AND coalesce(j.task = :task, true)
-ORDER BY j.id DESC LIMIT :limit
-
--- name: find_state
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
-WHERE j.state = :state AND j.id < :before
-  AND coalesce(j.queue = :queue, true) AND coalesce(j.task = :task, true)
-ORDER BY j.id DESC LIMIT :limit
-
--- name: find_running
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
-WHERE j.state = 'running' AND j.id < :before
-  AND coalesce(j.queue = :queue, true) AND coalesce(j.task = :task, true)
-ORDER BY j.id + 0 DESC LIMIT :limit
-
--- name: find_bad
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
-WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND j.id < :before
-  AND coalesce(j.queue = :queue, true) AND coalesce(j.task = :task, true)
-ORDER BY j.id DESC LIMIT :limit
 
 -- name: queue_there
 SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -304,3 +281,26 @@ ORDER BY expires_at LIMIT (SELECT :most) {lock}
 -- Nobody can take the claim away before the transaction that asks has ended.
 -- name: hold_claim
 SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running} FOR NO KEY UPDATE
+
+-- Filters are hidden in coalesce: the planner would take two of them for so rare that it reads and sorts everything.
+-- fragment: of_page
+j.id < :before AND coalesce(j.queue = :queue, true) AND coalesce(j.task = :task, true)
+
+-- name: find_running
+SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE j.state = 'running' AND {of_page} ORDER BY j.id + 0 DESC LIMIT :limit
+
+-- The server's clock is the same for workers on all machines.
+-- fragment: mono_column
+
+-- fragment: mono_given
+
+-- fragment: mono_set
+
+-- fragment: in_lease
+beat_at >= {now} - make_interval(secs => lease)
+
+-- fragment: beat_age
+extract(epoch FROM {now} - beat_at)::float8
+
+-- fragment: its_lists
+CAST(queues AS json), CAST(tasks AS json)

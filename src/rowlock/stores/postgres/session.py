@@ -5,7 +5,7 @@ Errors of the driver leave these blocks as the store's own, with a sentence that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,13 @@ import psycopg
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import explain
 from rowlock.stores.postgres.prepared import Row, Value, prepared
+from rowlock.stores.sql.session import Session
 
 if TYPE_CHECKING:
-    from rowlock.stores.postgres.connected import ConnectedStore
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 
-Witness = Callable[["PostgresSession"], bool]
-
-
-class PostgresSession:
+class PostgresSession(Session):
     """Runs named statements on one connection."""
 
     def __init__(self, link: Link, queries: Mapping[str, str], now: float | None) -> None:
@@ -30,7 +28,6 @@ class PostgresSession:
         self._cursor = link.cursor
         self._queries = queries
         self._now = now
-        self.witness: Witness | None = None  # sees, should the answer to COMMIT be lost, that it was done
 
     @property
     def now(self) -> float:
@@ -61,10 +58,6 @@ class PostgresSession:
         """The same transaction with other statements."""
         return PostgresSession(self.link, statements, self._now)
 
-    def row(self, name: str, /, **values: Any) -> Any:
-        rows = self.rows(name, **values)
-        return rows[0] if rows else None
-
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
         if len(values) == 1:
             self.run(name, **values[0])
@@ -87,24 +80,26 @@ class PostgresSession:
 class Reading:
     """Statements that commit one by one, as a `with` block; a class, as every job goes through it."""
 
-    __slots__ = ("_link", "_now", "_store")
+    __slots__ = ("_database", "_link", "_now")
 
-    def __init__(self, store: ConnectedStore, now: float | None) -> None:
-        self._store = store
+    def __init__(self, database: PostgresDatabase, now: float | None) -> None:
+        self._database = database
         self._now = now
 
     def __enter__(self) -> PostgresSession:
-        store = self._store
+        database = self._database
         try:
-            self._link = store.connections.borrow()
+            self._link = database.connections.borrow()
         except psycopg.Error as error:
-            raise explain(error, store.url) from error
-        return PostgresSession(self._link, store.queries, self._now)
+            raise explain(error, database.url) from error
+        return PostgresSession(self._link, database.queries, self._now)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._store.connections.give_back(self._link, clean=error is None and not self._store.address.pooled)
+        self._database.connections.give_back(
+            self._link, clean=error is None and not self._database.address.pooled
+        )
         if isinstance(error, psycopg.Error):
-            raise explain(error, self._store.url) from error
+            raise explain(error, self._database.url) from error
 
 
 class Limited(Reading):
@@ -115,7 +110,7 @@ class Limited(Reading):
     def __enter__(self) -> PostgresSession:
         session = super().__enter__()
         try:
-            self._link.cursor.execute(self._store.connections.limits_statement)
+            self._link.cursor.execute(self._database.connections.limits_statement)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -131,32 +126,32 @@ class Limited(Reading):
 class Writing:
     """A durable transaction as a `with` block; if its COMMIT is not answered, its end is looked up."""
 
-    def __init__(self, store: ConnectedStore, now: float | None) -> None:
-        self._store = store
+    def __init__(self, database: PostgresDatabase, now: float | None) -> None:
+        self._database = database
         self._now = now
 
     def __enter__(self) -> PostgresSession:
-        store = self._store
-        with store.explained():
-            self._link = store.connections.borrow()
+        database = self._database
+        with database.meaning():
+            self._link = database.connections.borrow()
             try:
-                self._stamp = self._link.begin(store.connections.begin_statement)
+                self._stamp = self._link.begin(database.connections.begin_statement)
             except BaseException:
-                store.connections.give_back(self._link)
+                database.connections.give_back(self._link)
                 raise
-        self._session = PostgresSession(self._link, store.queries, self._now)
+        self._session = PostgresSession(self._link, database.queries, self._now)
         return self._session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        store = self._store
+        database = self._database
         try:
             if error is None:
-                store.commit(self._link, self._stamp, self._session.witness)
+                database.answers.commit(self._link, self._stamp, self._session)
                 return
             if not self._link.connection.closed:
                 with suppress(psycopg.Error):  # the first error is the one to tell
                     self._link.cursor.execute("ROLLBACK")
             if isinstance(error, psycopg.Error):
-                raise explain(error, store.url) from error
+                raise explain(error, database.url) from error
         finally:
-            store.connections.give_back(self._link)
+            database.connections.give_back(self._link)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rowlock.stores.postgres.connections import Connection, Link, Stamp
-from rowlock.stores.sql.user_connection import Psycopg, UserConnection
+from rowlock.stores.sql.borrowing import Psycopg
+from rowlock.stores.sql.user_connection import UserConnection
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.connections import Connections
@@ -36,7 +37,9 @@ class PostgresTransaction:
         except BaseException:
             self._link.close()
             raise
-        self.connection.patience = _FOR_EVER if timeout is None else timeout + self.connection.patience
+        self.connection.answer_timeout = (
+            _FOR_EVER if timeout is None else timeout + self.connection.answer_timeout
+        )
         self.connection.guarded = True
 
     def commit(self) -> None:

@@ -42,20 +42,25 @@ class ClaimSql:
         self._statements = statements
         self._indexes = indexes
         self.isolated = statements["claim_isolated"]
+        self.has_marks = "sweep_oldest" in statements
 
     @lru_cache(maxsize=256)  # noqa: B019 - there is one of these for each database
-    def take(self, strategy: Strategy, one: bool) -> str:
-        """Take the first :count jobs of :queue, or `one`."""
+    def take(self, strategy: Strategy, one: bool, marked: bool = False) -> str:
+        """Take the first :count jobs of :queue, or `one`; if `marked`, of those that :marks name."""
         words = {"first": first(strategy.order, self._indexes), **holes(strategy)}
+        if marked:
+            return self._statements.write("{take}", words | {"first": "{first_by_marks}"})
         merged = words["first"] != "{first_by_index}"
         if one and merged and strategy.order in ((OLDEST,), (NEWEST,)):
             return self._statements.write("{take_one}", words)
         return self._statements.write("{take}", words)
 
     @lru_cache(maxsize=256)  # noqa: B019
-    def take_at_level(self, strategy: Strategy) -> str:
-        """Take the first :count jobs of :queue whose priority is :level."""
+    def take_at_level(self, strategy: Strategy, marked: bool = False) -> str:
+        """Take the first :count jobs of :queue whose priority is :level; if `marked`, as above."""
         words = {"first": "{first_by_index}", **holes(strategy), "at_level": at_level(":level")}
+        if marked:
+            words |= {"first": "{first_by_marks}", "at_level": " AND one_level.number = :level", "merged": ""}
         return self._statements.write("{take}", words | {"order": words["within"]})
 
 
@@ -79,5 +84,6 @@ def holes(strategy: Strategy) -> dict[str, str]:
         "levels_in_order": order_sql(strategy.order[:1] if len(strategy.order) > 1 else (HIGHEST,)),
         "first_position": "max" if newest else "min",
         "at_level": "",
+        "merged": "" if len(strategy.order) > 1 else "ORDER BY {order} ",
         "and_known": " AND {known}",
     }

@@ -1,4 +1,4 @@
-"""Keeps a SQLAlchemy session or connection open that a task closes before it has returned.
+"""Keeps a session or connection as it is that a task closes or commits before it has returned.
 
 rowlock commits it together with the job, after that. What cannot be held is refused when it happens.
 """
@@ -10,18 +10,55 @@ from typing import Any
 
 from rowlock.errors import Fail
 
-ENDED_TOO_EARLY = """\
-the session was committed, rolled back or closed before the task had returned; rowlock commits it together \
-with the job, after that. Write, with no commit of your own:
-    with SessionLocal() as db, ctx.transaction(db):
-        db.add(...)"""
+_ENDED_TOO_EARLY = """\
+the session was committed, rolled back or closed before {}. Write, with no commit of your own:
+    {}"""
+
+
+def ended_too_early(is_checkpoint: bool, lines: str) -> str:
+    """What a task is told that ends its session by itself, with the two lines to write."""
+    if is_checkpoint:
+        before, block = "the checkpoint's block had ended; rowlock commits it then", "checkpoint"
+    else:
+        before = "the task had returned; rowlock commits it together with the job, after that"
+        block = "transaction"
+    return _ENDED_TOO_EARLY.format(before, lines.format(block))
+
+
+class HeldConnection:
+    """Refuses the commit of a psycopg connection, which also its `with` block makes, and closes it instead.
+
+    That undoes what was written; the block does not close a connection that it could not commit.
+    """
+
+    def __init__(self, given: Any, refusal: str, *, asynchronous: bool) -> None:
+        self._given = given
+        self._refusal = refusal
+        given.commit = self._arefuse if asynchronous else self._refuse
+
+    def _refuse(self) -> None:
+        self._given.close()
+        raise Fail(self._refusal)
+
+    async def _arefuse(self) -> None:
+        await self._given.close()
+        raise Fail(self._refusal)
+
+    def let_go(self) -> None:
+        """It may be committed again."""
+        vars(self._given).pop("commit", None)
+
+    def finish(self) -> None:
+        """The same: nothing was put off."""
+        self.let_go()
 
 
 class HeldSession:
     """Takes note of `close()` until it is let go of, and refuses a session's commit meanwhile."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, refusal: str) -> None:
         self._given = given
+        self._refusal = refusal
         self._is_session = hasattr(given, "in_nested_transaction") and hasattr(given, "get_bind")
         self._is_held = True
         self._close_asked = False
@@ -34,7 +71,7 @@ class HeldSession:
 
     def _refuse(self, session: Any) -> None:
         if not session.in_nested_transaction():  # savepoints are the task's own
-            raise Fail(ENDED_TOO_EARLY)
+            raise Fail(self._refusal)
 
     def let_go(self) -> None:
         """It may be committed, rolled back and closed again."""

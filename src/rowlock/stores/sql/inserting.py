@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rowlock.codec import json_text
 from rowlock.errors import StoreBusy
 from rowlock.job import Inserted, NewJob
 from rowlock.stores.sql.session import Session
@@ -50,4 +51,4 @@ def _match(jobs: Sequence[NewJob], wanted: list[int], rows: list[Any], found: di
 
 def _as_json(jobs: Sequence[NewJob]) -> str:
     # Arguments stay text inside of it, so that no database writes their numbers in its own way.
-    return msgspec.json.encode([msgspec.structs.asdict(job) for job in jobs]).decode()
+    return json_text([msgspec.structs.asdict(job) for job in jobs])

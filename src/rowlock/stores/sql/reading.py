@@ -5,78 +5,62 @@ Every read is short: one statement, fetched whole. Nothing here writes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from rowlock.codec import json_text
 from rowlock.errors import ConfigurationError
-from rowlock.job import (
-    HistoryEntry,
-    Job,
-    JobList,
-    LogEntry,
-    Minute,
-    Progress,
-    Pulse,
-    QueueRecord,
-    State,
-    WorkerRecord,
-)
+from rowlock.job import HistoryEntry, Job, JobList, LogEntry, Progress, State, utc
+from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
+from rowlock.stores.sql.copying import moved_facts
+from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sql.versions import emptied
+from rowlock.stores.sql.versions import version_of
+
+Some = TypeVar("Some", bound=msgspec.Struct)
 
 _FARTHEST = 2**63 - 1
 _DUE_HEADS = 1_000  # scheduled jobs, earliest first, among which each queue's oldest due one is looked for
 
-JOB_COLUMNS = ", ".join(
-    [
-        *(f"j.{name}" for name in ("id", "task", "queue", "args", "priority", "state", "claim", "failures")),
-        *(f"j.{name}" for name in ("max_attempts", "created_at", "run_at", "claimed_at", "claimed_by")),
-        *(f"j.{name}" for name in ("started_at", "finished_at", "expires_at", "cancel_requested_at")),
-        *(f"j.{name}" for name in ("result", "error", "error_kind", "unique_key", "meta")),
-        "p.done, p.total, p.note",
-    ]
+_JOB_FIELDS = [name for name in Job.__struct_fields__ if name not in ("progress", "is_new")]
+JOB_COLUMNS = ", ".join([*(f"j.{name}" for name in _JOB_FIELDS), "p.done, p.total, p.note"])
+_TIMES = (
+    *("at", "created_at", "run_at", "claimed_at", "started_at", "finished_at", "expires_at"),
+    *("cancel_requested_at", "beat_at", "dead_at"),
 )
+_JSON = ("args", "result", "meta", "fields", "queues", "tasks", "info")
+_LOADS: dict[str, Callable[[Any], Any]] = {
+    "state": State,
+    **dict.fromkeys(_TIMES, utc),
+    **dict.fromkeys(_JSON, msgspec.json.decode),
+}
 
 
-class SqlReads(ABC):
-    """The reading verbs."""
+class Reading:
+    """The reading verbs of one database."""
 
-    url: str
-    _install_id: str | None = None
-
-    @abstractmethod
-    def _read(self, now: float | None = None) -> AbstractContextManager[Session]:
-        """A session for reads that hold nothing open between statements."""
-
-    @abstractmethod
-    def _snapshot(self) -> AbstractContextManager[Session]:
-        """A session whose reads all see the same moment; for a few short reads that belong together."""
-
-    @abstractmethod
-    def _time(self, stored: Any) -> datetime:
-        """A stored time as an aware datetime in UTC."""
-
-    def install_id(self) -> str:
-        if self._install_id is None:
-            with self._read() as db:
-                self._install_id = self._identity(db)
-        return self._install_id
-
-    def _identity(self, tx: Session) -> str:
-        row = tx.row("identity")
-        if row is None:
-            raise emptied(self.url)
-        return str(row[0])
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def get(self, job: int) -> Job | None:
-        with self._read() as db:
+        with self._database.read() as db:
             row = db.row("get_job", id=job)
-        return None if row is None else self._job(row)
+        return None if row is None else job_of(row)
+
+    def changed(self, seen: Mapping[int, Job | None]) -> dict[int, Job | None]:
+        with self._database.read() as db:
+            now = {
+                row[0]: (row[1], row[2], _progress(*row[3:]))
+                for row in db.rows("look_at_jobs", ids=json_text(list(seen)))
+            }
+            found = [id for id, job in seen.items() if id in now and (job is None or now[id] != _look(job))]
+            # Arguments and results may be large: they are read again only of jobs that have changed.
+            rows = db.rows("get_jobs", ids=json_text(found)) if found else []
+        jobs: dict[int, Job | None] = {row[0]: job_of(row) for row in rows}
+        return dict.fromkeys(id for id in seen if id not in now) | jobs
 
     def find(
         self,
@@ -95,38 +79,24 @@ class SqlReads(ABC):
         }
         query = name.get(None if state is None else State(state), "find_state")
         before = _FARTHEST if cursor is None else _cursor(cursor)
-        with self._read() as db:
+        with self._database.read() as db:
             rows = db.rows(query, state=state, queue=queue, task=task, before=before, limit=limit + 1)
-        jobs = [self._job(row) for row in rows[:limit]]
+        jobs = [job_of(row) for row in rows[:limit]]
         return JobList(jobs, str(jobs[-1].id) if len(rows) > limit else None)
 
     def history(self, job: int) -> list[HistoryEntry]:
-        with self._read() as db:
+        with self._database.read() as db:
             rows = db.rows("history", id=job)
-        return [
-            HistoryEntry(
-                claim=claim,
-                event=event,
-                at=self._time(at),
-                worker=worker,
-                started_at=self._maybe(started_at),
-                error=error,
-                error_kind=kind,
-            )
-            for claim, event, at, worker, started_at, error, kind in rows
-        ]
+        return [_record(HistoryEntry, row) for row in rows]
 
     def logs(self, job: int) -> list[LogEntry]:
-        with self._read() as db:
+        with self._database.read() as db:
             rows = db.rows("logs", id=job)
-        return [
-            LogEntry(claim=claim, at=self._time(at), message=message, fields=_json(fields, {}))
-            for claim, at, message, fields in rows
-        ]
+        return [_record(LogEntry, row) for row in rows]
 
     def queues(self) -> list[QueueRecord]:
         counts: dict[str, dict[str, int]] = {}
-        with self._snapshot() as db:
+        with self._database.snapshot() as db:
             for state in ("queued", "scheduled", "running", "bad", "completed"):
                 for queue, name, count in db.rows(f"count_{state}"):
                     counts.setdefault(queue, dict.fromkeys(map(str, State), 0))[name] = count
@@ -139,46 +109,25 @@ class SqlReads(ABC):
             QueueRecord(
                 name=name,
                 paused=settings.get(name, (None, None))[0] is not None,
-                paused_until=self._maybe(until.get(name)) if settings.get(name, (None,))[0] else None,
+                paused_until=_maybe(until.get(name)) if settings.get(name, (None,))[0] else None,
                 strategy=settings.get(name, (None, None))[1],
                 counts=counts.get(name, dict.fromkeys(map(str, State), 0)),
-                oldest_due=self._maybe(oldest.get(name)),
+                oldest_due=_maybe(oldest.get(name)),
             )
             for name in sorted(counts.keys() | settings.keys())
         ]
 
-    def workers(self, now: float | None = None) -> list[WorkerRecord]:
-        with self._read(now) as db:
-            rows = db.rows("workers")
-        return [
-            WorkerRecord(
-                id=row[0],
-                host=row[1],
-                pid=row[2],
-                version=row[3],
-                queues=_json(row[4], []),
-                tasks=_json(row[5], {}),
-                strategy=row[6],
-                concurrency=row[7],
-                started_at=self._time(row[8]),
-                beat_at=self._time(row[9]),
-                beat_age=row[10],
-                lease=row[11],
-                dead_at=self._maybe(row[12]),
-                ended=row[13],
-                running=row[14],
-                info=_json(row[15], {}),
-            )
-            for row in rows
-        ]
+    def consumer_claims(self) -> list[tuple[str, int, int]]:
+        with self._database.read() as db:
+            return [(name, held, waiting) for name, held, waiting in db.rows("consumer_claims")]
 
-    def info(self, worker: str) -> dict[str, Any]:
-        with self._read() as db:
-            row = db.row("info", worker=worker)
-        return {} if row is None else dict(_json(row[0], {}))
+    def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        with self._database.read(now) as db:
+            rows = db.rows("workers")
+        return [_record(WorkerRecord, row) for row in rows]
 
     def pulse(self, now: float | None = None) -> Pulse:
-        with self._read(now) as db:
+        with self._database.read(now) as db:
             paused = frozenset(
                 name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None
             )
@@ -190,69 +139,81 @@ class SqlReads(ABC):
                 "due_heads", most=_DUE_HEADS
             ):  # waiting for a worker to promote them
                 due[queue] = min(run_at, due.get(queue, run_at))
-            workers = [tuple(_json(queues, [])) for _, queues, _ in db.rows("living_workers")]
+            handed_over = dict(db.rows("oldest_handed_over"))
+            relays = {id for id, info in db.rows("infos") if info and "relay" in msgspec.json.decode(info)}
+            workers = [
+                tuple(msgspec.json.decode(queues))
+                for id, queues, _ in db.rows("living_workers")
+                if id not in relays
+            ]
             moment = db.now
-        waiting = {queue: max(0.0, moment - since) for queue, since in due.items() if since is not None}
-        return Pulse(workers=workers, waiting=waiting, paused=paused)
+        waiting, handed_over = (
+            {queue: max(0.0, moment - since) for queue, since in found.items() if since is not None}
+            for found in (due, handed_over)
+        )
+        return Pulse(workers=workers, waiting=waiting, paused=paused, handed_over=handed_over)
 
     def minutes(self, since: int) -> list[Minute]:
-        names = Minute.__struct_fields__
-        with self._read() as db:
-            return [Minute(**dict(zip(names, row, strict=True))) for row in db.rows("minutes", since=since)]
+        with self._database.read() as db:
+            return [_record(Minute, row) for row in db.rows("minutes", since=since)]
 
     def depth(self, queue: str | None = None) -> int:
-        with self._read() as db:
+        with self._database.read() as db:
             row = db.row("depth") if queue is None else db.row("depth_of_queue", queue=queue)
         return int(row[0])
 
-    def idle(
-        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
-    ) -> bool:
-        names = msgspec.json.encode(sorted(tasks or ())).decode()
-        with self._read(now) as db:
-            paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
-            name = ""
-            while (name := db.row("queue_after", after=name)[0]) is not None:
-                if name in paused or (queues and name not in queues):
-                    continue
-                if tasks is None or db.row("queue_has_tasks", queue=name, task_names=names):
-                    return False
-            chosen = {"all": int(not queues), "queues": msgspec.json.encode(queues).decode()}
-            return db.row("busy", **chosen, every=int(tasks is None), task_names=names) is None
 
-    def _job(self, row: Any) -> Job:
-        done, total, note = row[22:25]
-        return Job(
-            id=row[0],
-            task=row[1],
-            queue=row[2],
-            args=_json(row[3], {}),
-            priority=row[4],
-            state=State(row[5]),
-            claim=row[6],
-            failures=row[7],
-            max_attempts=row[8],
-            created_at=self._time(row[9]),
-            run_at=self._time(row[10]),
-            claimed_at=self._maybe(row[11]),
-            claimed_by=row[12],
-            started_at=self._maybe(row[13]),
-            finished_at=self._maybe(row[14]),
-            expires_at=self._maybe(row[15]),
-            cancel_requested_at=self._maybe(row[16]),
-            result=_json(row[17], None),
-            error=row[18],
-            error_kind=row[19],
-            unique_key=row[20],
-            meta=_json(row[21], {}),
-            progress=None if done is None else Progress(done, total, note),
-        )
-
-    def _maybe(self, stored: Any) -> datetime | None:
-        return None if stored is None else self._time(stored)
+def job_of(row: Any) -> Job:
+    """A row of JOB_COLUMNS as a job."""
+    return Job(**_fields(_JOB_FIELDS, row[:-3]), progress=_progress(*row[-3:]))
 
 
-def refused_claims(db: Session) -> list[tuple[str, str, str]]:
+def _record(kind: type[Some], row: Sequence[Any]) -> Some:
+    """A row that has the record's fields, in their order."""
+    return kind(**_fields(kind.__struct_fields__, row))
+
+
+def _fields(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """The row by names, decoded; what would be decoded and is NULL is left to the default of the field."""
+    return {
+        name: _LOADS[name](value) if name in _LOADS else value
+        for name, value in zip(names, row, strict=True)
+        if value is not None or name not in _LOADS
+    }
+
+
+def _maybe(stored: Any) -> datetime | None:
+    return None if stored is None else utc(stored)
+
+
+def _look(job: Job) -> tuple[str, int, Progress | None]:
+    """What changes when a job's state or progress does."""
+    return (job.state.value, job.claim, job.progress)
+
+
+def _progress(done: float | None, total: float | None, note: str | None) -> Progress | None:
+    return None if done is None else Progress(done, total, note or "")
+
+
+def facts(database: Database) -> dict[str, Any]:
+    """What a doctor wants to know about a database; `rowlock.insights` judges it."""
+    own = database.facts()
+    with database.read() as db:
+        meta = dict(db.rows("meta"))
+        return {
+            "store": database.dialect,
+            "schema_version": version_of(meta, own["address"]),
+            "install_id": meta["install_id"],
+            **moved_facts(meta),
+            "newest_created_at": db.row("newest_created_at")[0],
+            "unknown_tasks": dict(db.rows("count_unknown")),
+            "refused": _refused_claims(db),
+            "now": db.now,
+            **own,
+        }
+
+
+def _refused_claims(db: Session) -> list[tuple[str, str, str]]:
     """The claims whose outcomes the database refuses: what each is, who holds it, and what was said."""
     jobs = [(f"job {job} ({task})", holder, said) for job, task, holder, said in db.rows("refused_jobs")]
     rows = [
@@ -260,10 +221,6 @@ def refused_claims(db: Session) -> list[tuple[str, str, str]]:
         for consumer, key, holder, said in db.rows("refused_rows")
     ]
     return jobs + rows
-
-
-def _json(text: str | None, missing: Any) -> Any:
-    return missing if text is None else msgspec.json.decode(text)
 
 
 def _cursor(text: str) -> int:

@@ -17,10 +17,32 @@ WITH RECURSIVE level (priority) AS (
 {levels}
 SELECT priority FROM level WHERE priority IS NOT NULL
 
+-- What a claim may take. Jobs that have to run alone have a statement of their own.
+-- fragment: eligible
+state = 'queued' AND queue = :queue AND isolate = 0{and_known}
+
+-- fragment: take
+{first}
+
+-- fragment: first_by_index
+SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
+
+-- name: claim_isolated
+SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIMIT 1
+
+-- fragment: taken
+UPDATE rowlock_jobs
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+    unique_until = nullif(unique_until, 'claimed')
+
 -- name: queue_after
 SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
 
 -- The same, but after the last one comes the first again.
+-- fragment: next_in_turn
+coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+
 -- name: next_queue
 SELECT {next_in_turn}
 
@@ -35,6 +57,10 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 -- name: queue_has_work
 SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
 
+-- name: consumer_claims
+SELECT consumer, count(claimed_by), count(*) - count(claimed_by)
+FROM rowlock_consumer_claims GROUP BY consumer ORDER BY consumer
+
 -- name: queue_has_tasks
 SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND task IN ({task_names}) LIMIT 1
 
@@ -45,15 +71,15 @@ SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
     WHERE state = 'queued' AND queue = :queue AND priority = level.priority
     ORDER BY position LIMIT 1)
 
--- A running job whose outcome the database refuses: nothing becomes of it while its worker lives. A scalar, not EXISTS:
--- PostgreSQL would make a join of that, and read the whole history.
--- fragment: not_refused
-(SELECT h.id FROM rowlock_history h WHERE h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused' LIMIT 1) IS NULL
+-- The error with which the database rejected the outcome of a running job, which stays running until its worker ends.
+-- A scalar, not EXISTS: PostgreSQL would make a join of that, and read the whole history.
+-- fragment: refusal
+(SELECT h.error FROM rowlock_history h WHERE h.job_id = j.id AND h.claim = j.claim AND h.event = 'refused' LIMIT 1)
 
 -- Paused queues do not count, nor what the database refuses: nothing of that will move.
 -- name: busy
 SELECT 1 FROM (
-    SELECT queue, task FROM rowlock_jobs j WHERE state = 'running' AND {not_refused}
+    SELECT queue, task FROM rowlock_jobs j WHERE state = 'running' AND {refusal} IS NULL
     UNION ALL
     SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
 WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
@@ -94,7 +120,7 @@ WHERE id = :id AND claim = :claim AND {running}
 
 -- A release costs nothing and keeps the position; with a delay it waits as scheduled. Without a new error the last one
 -- stays, but for the one that says that no worker knew the task: that is not so any more.
--- name: finish_released
+-- fragment: released
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
                  WHEN :delay IS NULL THEN 'queued' ELSE 'scheduled' END,
@@ -105,16 +131,38 @@ SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
 
+-- name: finish_released
+{released}
+
+-- The same for a claim that a relay handed over, unless somebody has begun it meanwhile.
+-- name: finish_not_begun
+{released} AND claimed_by = :worker AND started_at IS NULL
+
+-- A relay claims for others: what it hands over has not begun.
+-- name: hand_over
+UPDATE rowlock_jobs SET started_at = NULL WHERE id IN ({ids}) AND claimed_by = :worker AND {running}
+
+-- What a start has to know first: does the worker live, and is any queue paused?
+-- name: start_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE paused_at IS NOT NULL)
+
+-- Moves a claim that was handed over to the worker that begins it; says whether it is to be cancelled.
+-- name: start_claim
+UPDATE rowlock_jobs AS j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
+WHERE j.id = :id AND j.claim = :claim AND {running} AND j.started_at IS NULL
+RETURNING {claim_as_it_is}, cancel_requested_at IS NOT NULL
+
 -- A retry or release of a job that was to be cancelled is its cancellation.
 -- name: add_history
-INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+INSERT INTO rowlock_history (job_id, claim, event, "at", worker, started_at, error, error_kind)
 VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
                            AND (SELECT state FROM rowlock_jobs WHERE id = :id) = 'cancelled'
                           THEN 'cancelled' ELSE :event END, {now}, :worker, :started_at, :error, :error_kind)
 
 -- The outcome of a claim cannot be written: what the database said is kept here, once.
 -- name: note_refused
-INSERT INTO rowlock_history (job_id, claim, event, at, worker, started_at, error, error_kind)
+INSERT INTO rowlock_history (job_id, claim, event, "at", worker, started_at, error, error_kind)
 SELECT :id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind
 WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running})
   AND NOT EXISTS (SELECT 1 FROM rowlock_history WHERE job_id = :id AND claim = :claim AND event = :event)
@@ -134,17 +182,64 @@ ON CONFLICT (minute, worker, queue, task) DO UPDATE SET
     wait_seconds = rowlock_minutes.wait_seconds + excluded.wait_seconds
 
 -- name: report_progress
-INSERT INTO rowlock_progress (job_id, claim, done, total, note, at)
+INSERT INTO rowlock_progress (job_id, claim, done, total, note, "at")
 SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs
 WHERE id = :id AND claim = :claim AND {running}
 ON CONFLICT (job_id) DO UPDATE SET
-    claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+    claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, "at" = excluded."at"
 WHERE rowlock_progress.claim <= excluded.claim
 
 -- name: report_line
-INSERT INTO rowlock_logs (job_id, claim, at, message, fields)
+INSERT INTO rowlock_logs (job_id, claim, "at", message, fields)
 SELECT id, claim, :at, :message, :fields FROM rowlock_jobs
 WHERE id = :id AND claim = :claim AND {running}
+
+-- Workers on one machine: a beat is known by the machine's monotonic clock, for the clock on the wall may jump.
+-- fragment: mono_column
+, beat_mono
+
+-- fragment: mono_given
+, :mono
+
+-- fragment: mono_set
+, beat_mono = :mono
+
+-- fragment: beat_age
+:mono - beat_mono
+
+-- A value from the future means that the machine was restarted: that worker is gone.
+-- fragment: in_lease
+beat_mono BETWEEN :mono - lease AND :mono + 1
+
+-- fragment: its_lists
+queues, tasks
+
+-- fragment: silent
+dead_at IS NULL AND NOT ({in_lease})
+
+-- fragment: next_silent
+SELECT min(lease - ({beat_age})) FROM rowlock_workers WHERE dead_at IS NULL AND id <> :worker
+
+-- name: register_worker
+INSERT INTO rowlock_workers (id, host, pid, version, queues, tasks, strategy, concurrency, started_at, lease,
+                             reachable_for, beat_at{mono_column})
+VALUES (:worker, :host, :pid, :version, :queues, :tasks, :strategy, :concurrency, {now}, :lease,
+        :reachable_for, {now}{mono_given})
+ON CONFLICT (id) DO NOTHING
+
+-- name: beat
+UPDATE rowlock_workers SET beat_at = {now}{mono_set}, strategy = :strategy WHERE id = :worker AND dead_at IS NULL
+
+-- name: beat_age
+SELECT {beat_age} FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
+
+-- name: living_workers
+SELECT id, {its_lists} FROM rowlock_workers WHERE dead_at IS NULL AND {in_lease}
+
+-- name: workers
+SELECT id, host, pid, version, {its_lists}, strategy, concurrency, started_at, beat_at, {beat_age}, lease, dead_at, ended,
+       (SELECT count(*) FROM rowlock_jobs j WHERE j.claimed_by = w.id AND j.state = 'running'), info
+FROM rowlock_workers w ORDER BY dead_at IS NOT NULL, started_at, id
 
 -- name: worker_lives
 SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
@@ -153,6 +248,9 @@ SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 DELETE FROM rowlock_logs
 WHERE job_id = :id AND id <= (
     SELECT id FROM rowlock_logs WHERE job_id = :id ORDER BY id DESC LIMIT 1 OFFSET :keep)
+
+-- name: infos
+SELECT id, info FROM rowlock_workers WHERE dead_at IS NULL
 
 -- name: info
 SELECT info FROM rowlock_workers WHERE id = :worker
@@ -164,18 +262,37 @@ UPDATE rowlock_workers SET tasks = :tasks WHERE id = :worker AND dead_at IS NULL
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 
 -- name: held_by
-SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, deaths, queue
-FROM rowlock_jobs WHERE claimed_by = :worker AND state = 'running'
+SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, deaths, queue, {refusal}
+FROM rowlock_jobs j WHERE claimed_by = :worker AND state = 'running'
 
 -- name: tasks_of
 SELECT CAST(tasks AS text) FROM rowlock_workers WHERE id = :worker
 
--- name: refused_of
-SELECT j.id, h.error FROM rowlock_jobs j JOIN rowlock_history h ON h.job_id = j.id AND h.claim = j.claim
-WHERE j.claimed_by = :worker AND j.state = 'running' AND h.event = 'refused'
+-- Those whose claims were committed at the moment at which they were declared dead;
+-- with `include_refused` also those whose
+-- claims the database refused to give back.
+-- name: dead_holders
+SELECT id, ended, beat_at, lease FROM rowlock_workers w
+WHERE dead_at IS NOT NULL AND (:include_refused = 1 OR dead_at > {now-age})
+  AND EXISTS (SELECT 1 FROM rowlock_jobs j
+              WHERE j.claimed_by = w.id AND j.state = 'running' AND (:include_refused = 1 OR {refusal} IS NULL))
+{lock}
 
--- name: declare_worker_dead
-UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent' WHERE id = :worker AND dead_at IS NULL
+-- The clock, the seconds until a worker's lease runs out, and the moments at which something is due. ORDER BY and not
+-- min: PostgreSQL may gather all rows for that.
+-- name: next_needed
+SELECT {now}, ({next_silent}),
+       (SELECT run_at FROM rowlock_jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1),
+       (SELECT expires_at FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
+        ORDER BY expires_at LIMIT 1),
+       (SELECT min(paused_until) FROM rowlock_queues)
+
+-- name: silent_workers
+SELECT id FROM rowlock_workers WHERE {silent}
+
+-- name: declare_dead
+UPDATE rowlock_workers SET dead_at = {now}, ended = 'silent'
+WHERE id IN (SELECT id FROM rowlock_workers WHERE {silent} {lock}) RETURNING id
 
 -- Back into its old position; it is claimed alone next time. Its cancel may have been asked for since the rescuer
 -- looked.
@@ -186,9 +303,6 @@ SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled'
     failures = failures + {charge}, isolate = :isolate, deaths = deaths + 1,
     claimed_by = NULL, claimed_at = NULL, started_at = NULL
 WHERE id = :id AND claim = :claim AND {running}
-
--- name: cancelled_among
-SELECT id FROM rowlock_jobs WHERE id IN ({ids}) AND state = 'cancelled'
 
 -- One statement: between two of them a job could be given back or claimed, and be missed by both.
 -- name: cancel
@@ -213,10 +327,13 @@ WHERE id = :id AND state IN ('scheduled', 'completed', 'failed', 'cancelled')
 -- name: retry_facts
 SELECT claim, state, task, unique_key, unique_until, queue FROM rowlock_jobs WHERE id = :id
 
+-- While this is true of a job, nobody else gets its unique key; the unique indexes are made with it, too. To change it
+-- takes a migration, and `wants_key` in `copying/arriving.py` says the same of a row that is not written yet.
+-- fragment: holds_unique_key
+unique_until IS NOT NULL AND state IN ('scheduled', 'queued', 'running')
+
 -- name: unique_holder
-SELECT id FROM rowlock_jobs
-WHERE task = :task AND unique_key = :unique_key AND unique_until IS NOT NULL
-  AND state IN ('scheduled', 'queued', 'running')
+SELECT id FROM rowlock_jobs WHERE task = :task AND unique_key = :unique_key AND {holds_unique_key}
 
 -- name: due_jobs
 SELECT id, queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
@@ -224,6 +341,10 @@ ORDER BY run_at, position LIMIT :most {lock}
 
 -- name: due_heads
 SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at LIMIT :most
+
+-- What a relay has handed over and no worker has begun.
+-- name: oldest_handed_over
+SELECT queue, min(run_at) FROM rowlock_jobs WHERE state = 'running' AND started_at IS NULL GROUP BY queue
 
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
@@ -239,16 +360,10 @@ ORDER BY run_at, position LIMIT :most {lock}
 UPDATE rowlock_jobs SET state = 'queued', position = :position, run_at = {now}, error = NULL, error_kind = NULL
 WHERE id = :id AND state = 'scheduled'
 
--- name: next_due
-SELECT min(run_at) FROM rowlock_jobs WHERE state = 'scheduled'
-
 -- name: expired_jobs
 SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
 ORDER BY expires_at LIMIT :most {lock}
-
--- name: next_expiry
-SELECT min(expires_at) FROM rowlock_jobs WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'queued')
 
 -- A job that ran before keeps its last error beside the reason why it ends now.
 -- name: expire
@@ -262,15 +377,20 @@ WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running'
 -- fragment: ownerless
 NOT EXISTS (SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL)
 
+-- What a relay has handed over and nobody has begun is bounded, too: the relay lives, but those who begin may not.
+-- fragment: never_begun_or_ownerless
+(started_at IS NULL OR {ownerless})
+
 -- due_at is when the job was first due: retries and releases move run_at only, an operator's retry moves both.
 -- name: overdue_running
-SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age} AND {ownerless}
+SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age} AND {never_begun_or_ownerless}
 
 -- name: fail_overdue
 UPDATE rowlock_jobs
 SET state = 'failed', finished_at = {now}, error_kind = :error_kind, isolate = 0,
     error = :error || coalesce('; its last error was: ' || error, '')
-WHERE id = :id AND claim = :claim AND due_at < {now-age} AND (state = 'queued' OR state = 'running' AND {ownerless})
+WHERE id = :id AND claim = :claim AND due_at < {now-age}
+  AND (state = 'queued' OR state = 'running' AND {never_begun_or_ownerless})
 
 -- fragment: isolated_for_us
 isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
@@ -335,9 +455,6 @@ SELECT name FROM rowlock_queues WHERE paused_until <= {now}
 -- name: end_pauses
 UPDATE rowlock_queues SET paused_at = NULL, paused_until = NULL WHERE paused_until <= {now} RETURNING name
 
--- name: next_pause_over
-SELECT min(paused_until) FROM rowlock_queues
-
 -- name: paused_until
 SELECT name, paused_until FROM rowlock_queues WHERE paused_until IS NOT NULL
 
@@ -349,15 +466,45 @@ ON CONFLICT (name) DO UPDATE SET strategy = excluded.strategy
 SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy FROM rowlock_queues
 
 -- name: get_job
-SELECT {job} FROM rowlock_jobs j LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
-WHERE j.id = :id
+SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE j.id = :id
+
+-- name: get_jobs
+SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE j.id IN ({ids})
+
+-- name: look_at_jobs
+SELECT j.id, j.state, j.claim, p.done, p.total, p.note FROM rowlock_jobs j {progress_of_j} WHERE j.id IN ({ids})
+
+-- fragment: progress_of_j
+LEFT JOIN rowlock_progress p ON p.job_id = j.id AND p.claim = j.claim
+
+-- A page of jobs. {by_held} and {by_bad} name an index, where the planner would walk the primary key instead.
+-- fragment: of_page
+j.id < :before AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+
+-- fragment: by_held
+
+-- fragment: by_bad
+
+-- name: find
+SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE {of_page} ORDER BY j.id DESC LIMIT :limit
+
+-- name: find_state
+SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE j.state = :state AND {of_page} ORDER BY j.id DESC LIMIT :limit
+
+-- name: find_running
+SELECT {job} FROM rowlock_jobs j {by_held} {progress_of_j}
+WHERE j.state = 'running' AND {of_page} ORDER BY j.id DESC LIMIT :limit
+
+-- name: find_bad
+SELECT {job} FROM rowlock_jobs j {by_bad} {progress_of_j}
+WHERE j.state IN ('failed', 'cancelled') AND j.state = :state AND {of_page} ORDER BY j.id DESC LIMIT :limit
 
 -- name: history
-SELECT claim, event, at, worker, started_at, error, error_kind
+SELECT claim, event, "at", worker, started_at, error, error_kind
 FROM rowlock_history WHERE job_id = :id ORDER BY id
 
 -- name: logs
-SELECT claim, at, message, fields FROM rowlock_logs WHERE job_id = :id ORDER BY id
+SELECT claim, "at", message, fields FROM rowlock_logs WHERE job_id = :id ORDER BY id
 
 -- name: minutes
 SELECT minute, worker, queue, task, completed, failed, retried, cancelled, released, run_seconds, wait_seconds
@@ -406,6 +553,9 @@ SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
 
 -- name: identity
 SELECT value FROM rowlock_meta WHERE key = 'install_id'
+
+-- name: meta_value
+SELECT value FROM rowlock_meta WHERE key = :key
 
 -- name: clock
 SELECT {now}

@@ -39,9 +39,8 @@ def load(
     statements: dict[str, str] = {}
     pieces = dict(words)
     for package, file in sources:
-        text = files(package).joinpath(file).read_text(encoding="utf-8")
-        for kind, name, body in _BLOCK.findall(text):
-            (pieces if kind == "fragment" else statements)[name] = _COMMENT.sub("", body).strip()
+        for kind, name, body in _blocks(package, file):
+            (pieces if kind == "fragment" else statements)[name] = body
 
     name_of = parameter or ":{0}".format
 
@@ -59,6 +58,16 @@ def load(
     written = Statements({name: write(text, {}) for name, text in statements.items()})
     written.write = write
     return written
+
+
+def fragments(package: str, file: str) -> dict[str, str]:
+    """The fragments of one file as they stand there."""
+    return {name: body for kind, name, body in _blocks(package, file) if kind == "fragment"}
+
+
+def _blocks(package: str, file: str) -> list[tuple[str, str, str]]:
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    return [(kind, name, _COMMENT.sub("", body).strip()) for kind, name, body in _BLOCK.findall(text)]
 
 
 def qualified(text: str, schema: str | None) -> str:

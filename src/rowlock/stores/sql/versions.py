@@ -1,4 +1,4 @@
-"""The rules about schema versions that every store shares: what code may use what tables.
+"""The schema as far as every store shares it: its script, and the rules what code may use what tables.
 
 Knows no database; a store's `schema.py` does the creating and upgrading.
 """
@@ -10,9 +10,26 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from rowlock.errors import SchemaMismatch
+from rowlock.stores.sql.statements import fragments
 
 Migration = tuple[int, str]
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
+_INCLUDE = re.compile(r"-- include: (\w+)")
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+def script(package: str, words: Mapping[str, str]) -> str:
+    """A database's `schema.sql`, with the tables that all share, in its own `words` for their types.
+
+    What the statements and the indexes both say is a fragment of `shared.sql`.
+    """
+
+    def shared(match: re.Match[str]) -> str:
+        return files("rowlock.stores.sql").joinpath(f"{match[1]}.sql").read_text(encoding="utf-8").rstrip()
+
+    known = {**fragments("rowlock.stores.sql", "shared.sql"), **words}
+    own = files(package).joinpath("schema.sql").read_text(encoding="utf-8")
+    return _WORD.sub(lambda word: known[word[1]], _INCLUDE.sub(shared, own))
 
 
 def emptied(where: str) -> SchemaMismatch:

@@ -1,5 +1,13 @@
 """A queue in a SQLite file: the embedded default."""
 
-from rowlock.stores.sqlite.store import SqliteStore
+from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sqlite.database import SqliteDatabase
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteDatabase", "SqliteStore"]
+
+
+class SqliteStore(SqlStore[SqliteDatabase]):
+    """The store over a SQLite file."""
+
+    def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
+        super().__init__(SqliteDatabase(path, home=home, busy_timeout=busy_timeout))

@@ -88,7 +88,7 @@ class Checkpoints:
         try:
             copier = self._connections.open(create=False)
             try:
-                self._copy(copier, began + min(self._patience_with_readers(size), usual / 2000))
+                self._copy(copier, began + min(self._wait_for_readers_seconds(size), usual / 2000))
             finally:
                 copier.close()
         finally:
@@ -112,7 +112,7 @@ class Checkpoints:
         if left > 0:
             time.sleep(left)
 
-    def _patience_with_readers(self, size: int) -> float:
+    def _wait_for_readers_seconds(self, size: int) -> float:
         """As long as they seem to take, and longer when the log is far too large."""
         if size <= _LARGE or not self._hold:
             return 0.0

@@ -32,6 +32,7 @@ class Connection(sqlite3.Connection):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.lock: Any = threading.RLock()
         self.lent_to: int | None = None
+        self.file = ""
         self.process = os.getpid()
         self.is_open = True
         self.uses = 0
@@ -166,6 +167,7 @@ class Connections:
             check_same_thread=False,  # used by one thread, but closed by `close` from any
             factory=kind,
         )
+        connection.file = self.path
         try:
             # Not the kind's own cursor, which `execute` of Python 3.10 would ask for: it may begin something.
             run = sqlite3.Cursor(connection).execute

@@ -49,6 +49,11 @@ _SENTENCES: tuple[tuple[str, type[StoreError], str], ...] = (
 _ABOUT_DATA = ("malformed json", "no such function", "user-defined function", "integer overflow")
 
 
+def is_moved(error: sqlite3.Error) -> bool:
+    """True if it was raised by the triggers that `rowlock copy` leaves behind."""
+    return isinstance(error, sqlite3.IntegrityError) and str(error).startswith("this rowlock queue has moved")
+
+
 def explain(error: sqlite3.Error, path: str, file: str) -> StoreError:
     """The store's own error for what SQLite raised; `path` is the file as its user wrote it."""
     text = str(error)
@@ -71,7 +76,7 @@ def _busy(text: str, path: str, file: str) -> StoreBusy:
     whose = (
         "this program itself has a transaction open on it"
         if own.on_file
-        else "another thread of this program has a transaction open, perhaps on it"
+        else "this program itself has a transaction open, perhaps on it"
     )
     error = StoreBusy(f"{_OWN.format(path=path, whose=whose)} (SQLite: {text})")
     error.own_transaction = own if own.on_file else None

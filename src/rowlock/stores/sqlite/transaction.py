@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from rowlock.stores.sql.user_connection import Sqlite, UserConnection
+from rowlock.stores.sql.borrowing import Sqlite
+from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sqlite.connections import Connection, Connections
 from rowlock.stores.sqlite.faults import explain
 
@@ -103,6 +104,8 @@ class SqliteTransaction:
 
     def commit(self) -> None:
         """Make it durable; a commit that fails is undone."""
+        if self.connection.began is None:  # nobody has executed anything
+            return
         try:
             self._end("COMMIT")
         except sqlite3.Error as error:

@@ -5,22 +5,20 @@ A hint only: polling alone is correct.
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from rowlock.errors import StoreError
-from rowlock.stores.base import Bell
+from rowlock.stores.base import Bell, Wake, rung
 
 # Seconds between looks. A look costs 200 us when the core is cold: 50 a second are 1.2 % of it, 20 are 0.6 %.
 # So they become rarer after the first few empty polls.
 _LOOK_EVERY, _LOOK_EVERY_IDLE = 0.02, 0.05
 
 
-class DataVersionWake:
+class DataVersionWake(Wake):
     """Looks at a number that changes with every commit."""
-
-    alive = True
 
     def __init__(self, change: Callable[[], int]) -> None:
         self._change = change
@@ -34,25 +32,14 @@ class DataVersionWake:
         if self._seen is None or idle:
             self._seen = self._change()
 
-    def claimed(self, leaves_some: bool) -> None:
-        """Nothing to tell anybody: every worker sees the commits for itself."""
-
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
         """Wait until the bell rings (True), somebody commits, or time is up."""
         deadline = time.monotonic() + seconds
         look = _LOOK_EVERY if lively else _LOOK_EVERY_IDLE
         while (left := deadline - time.monotonic()) > 0:
-            try:
-                bell.get(timeout=min(left, look))
-            except queue.Empty:
-                try:
-                    if self._change() != self._seen:
-                        return False
-                except StoreError:
-                    continue
-            else:
+            if rung(bell, min(left, look)):
                 return True
+            with suppress(StoreError):
+                if self._change() != self._seen:
+                    return False
         return False
-
-    def close(self) -> None:
-        """Nothing is held open."""

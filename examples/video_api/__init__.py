@@ -1,0 +1,1 @@
+"""A video service whose data and jobs are in one DuckDB file."""

@@ -1,0 +1,206 @@
+"""What an app has: settings, store, tasks, consumers, ingests and janitors; asked for by the other rooms.
+
+`app.py` adds what users call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+
+from rowlock.enqueuing import Destination, joined
+from rowlock.errors import ConfigurationError, UnknownTask
+from rowlock.registry import Registry
+from rowlock.task import Task
+
+if TYPE_CHECKING:
+    from rowlock.consumers.consumer import Consumer
+    from rowlock.consumers.source import ConsumerSource
+    from rowlock.execution.context import JobContext
+    from rowlock.execution.execute import Hook
+    from rowlock.execution.residents import Residents
+    from rowlock.files.ingest import Ingest
+    from rowlock.files.janitor import Janitor
+    from rowlock.settings import Settings
+    from rowlock.stores.base import Retention, Store
+    from rowlock.stores.duckdb.owner import Owner
+    from rowlock.workload import Workload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_DAY = 86_400.0
+
+
+class AppBase:
+    """The settings and the store of an app, made when first asked for, and what was declared on it."""
+
+    def __init__(self, include: Sequence[str], arguments: Mapping[str, Any]) -> None:
+        self.registry = Registry(include)
+        self._consumers: dict[str, Consumer] = {}
+        self._ingests: dict[str, Ingest] = {}
+        self._janitors: dict[str, Janitor] = {}
+        self._arguments = dict(arguments)
+        self._hooks: list[Hook] = []
+        self._home = os.getcwd()
+        self._imported_as: str | None = None  # the `module:app` that a command was given
+        self._settings: Settings | None = None
+        self._owner: Owner | None = None  # what this process has a DuckDB file open with
+        self._store: Store | None = None
+        self._first_store: dict[str, Store] = {}
+        self._residents: Residents | None = None  # of calls outside any worker
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The registered tasks by name, without aliases."""
+        return self.registry.tasks
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task of that name or alias, or None."""
+        return self.registry.find(name)
+
+    def load_tasks(self) -> None:
+        """Import the modules of `include`, so that their tasks are registered."""
+        self.registry.load()
+
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """The registered consumers by name."""
+        return dict(self._consumers)
+
+    def consumer_source(self, name: str) -> ConsumerSource:
+        """A consumer with its table, whose rows are a source of work."""
+        from rowlock.consumers.source import ConsumerSource
+
+        if name not in self._consumers:
+            self.load_tasks()
+        if name not in self._consumers:
+            known = ", ".join(sorted(self._consumers)) or "none"
+            raise UnknownTask(f"there is no consumer {name!r}; known ones are: {known}")
+        return ConsumerSource(self.store.database, self._consumers[name])
+
+    def workload(self, queues: Sequence[str] = (), *, consumer: str | None = None) -> Workload:
+        """What to give a worker: the jobs of these queues (none named: of all), or the rows of a consumer."""
+        from rowlock.workload import Workload
+
+        if consumer is None:
+            return Workload(self.store, self.registry, queues)
+        source = self.consumer_source(consumer)
+        itself = Registry(())
+        itself.add(cast("Task[..., Any]", source.consumer))  # to a worker it looks like a task
+        return Workload(self.store.over(source), itself, source.consumer.queues, consumer)
+
+    @property
+    def janitors(self) -> Mapping[str, Janitor]:
+        """The declared janitors by name, in the order in which they were declared."""
+        return dict(self._janitors)
+
+    @property
+    def ingests(self) -> Mapping[str, Ingest]:
+        """The declared ingests by name."""
+        return dict(self._ingests)
+
+    @property
+    def hooks(self) -> Sequence[Hook]:
+        """The generators around every run."""
+        return self._hooks
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force: arguments, then environment, then defaults."""
+        if self._settings is None:
+            from rowlock.settings import load
+
+            self._settings = load(**self._arguments)
+        return self._settings
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The settings that were given as arguments."""
+        return self._arguments
+
+    @property
+    def store(self) -> Store:
+        """The store at the app's URL; opened by its first call."""
+        if self._store is None:
+            from rowlock.stores.address import owned_store, store_for
+
+            timeout = self.settings.busy_timeout
+            if self._owner is not None:
+                made = owned_store(self._owner, busy_timeout=timeout)
+            else:
+                try:
+                    made = store_for(self.settings.database_url, home=self._home, busy_timeout=timeout)
+                except ConfigurationError as error:
+                    if self._arguments["database_url"] is not None:
+                        raise
+                    raise ConfigurationError(f"ROWLOCK_DATABASE_URL: {error}") from None
+            # Threads may come here together, and must leave with the same one. Not a lock: a fork may copy
+            # that while it is held.
+            self._store = self._first_store.setdefault("it", made)
+        return self._store
+
+    def _own(self, url: str | None, engine: Any, connection: Any) -> None:
+        """Use the DuckDB file that this process has open by an engine or a connection."""
+        from rowlock.stores.address import owner_of
+
+        if sum(given is not None for given in (url, engine, connection)) > 1:
+            raise ConfigurationError("give Rowlock a URL, an engine or a connection, and only one of them")
+        self._owner = owner_of(engine, connection, self._home)
+        self._arguments["database_url"] = self._owner.url
+
+    @property
+    def owns_file(self) -> bool:
+        """True if it uses the DuckDB file that this process has open."""
+        return self._owner is not None
+
+    @property
+    def retention(self) -> Retention:
+        """How long finished jobs are kept."""
+        from rowlock.stores.base import Retention
+
+        return Retention(self.settings.keep_completed_days * _DAY, self.settings.keep_failed_days * _DAY)
+
+    def destination(self, connection: object | None) -> Destination:
+        """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
+        if connection is not None:
+            from rowlock.stores.sql.borrowing import borrow
+
+            return Destination(self.store, borrow(connection))
+        destination = joined.get()
+        if destination is None or not destination.open:
+            return Destination(self.store)
+        # The store of a consumer's run is another one, over the same database.
+        is_same = destination.store.database is self.store.database
+        return destination if is_same else Destination(self.store)
+
+    def local_context(self, task: str) -> JobContext:
+        """A context for a task that is called outside any worker."""
+        from rowlock.execution.context import local_context
+
+        return local_context(task)
+
+    def local_residents(self, task: Task[..., Any]) -> dict[str, Any]:
+        """The residents of a task that is called outside any worker: loaded here, once."""
+        from rowlock.execution.residents import Residents
+
+        if self._residents is None:
+            self._residents = Residents()
+        self._residents.load([task])
+        return self._residents.values(task)
+
+
+class TaskMaker:
+    """What `@app.task(...)` with options returns: it takes the function."""
+
+    def __init__(self, app: AppBase, given: dict[str, Any]) -> None:
+        self._app = app
+        self._given = given
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app.registry.add(Task(self._app, function, **self._given))

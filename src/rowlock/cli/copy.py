@@ -1,0 +1,163 @@
+"""`rowlock copy`: moves a queue to another database, with a progress bar and the numbers of both sides.
+
+What is copied when is decided in `rowlock.copying`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowlock.cli import show, target
+from rowlock.cli.failing import USAGE, CommandFailed, note
+from rowlock.cli.options import Json, examples
+
+if TYPE_CHECKING:
+    from rowlock.copying.report import CopyProgress, CopyReport
+
+commands = typer.Typer()
+
+_SAY_EVERY_SECONDS = 5.0
+
+
+@commands.command(
+    rich_help_panel="The database",
+    epilog=examples(
+        "rowlock copy sqlite:///jobs.db postgresql://app@db/shop",
+        "rowlock copy jobs.db copy.db --keep",
+        "rowlock copy old.db jobs.db --merge --json",
+    ),
+)
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM_URL", help="The queue to copy, as a URL or a path.")],
+    to: Annotated[str, typer.Argument(metavar="TO_URL", help="Where to; its tables are created if need be.")],
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the source usable; else it refuses jobs from then on.")
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Into a queue that is not empty: the jobs get new ids there.")
+    ] = False,
+    with_workers_alive: Annotated[
+        bool,
+        typer.Option("--with-workers-alive", help="Even if workers run jobs of the source: those run again."),
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Copy nothing; let a source that was moved be used again.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Move a queue (jobs, history, logs, queue settings) to another database; an interrupted copy goes on.
+
+    Consumers' claims and records of files stay where they are.
+    """
+    from rowlock.copying.copier import Copier
+
+    if undo and (keep or merge or with_workers_alive):
+        raise CommandFailed("--undo copies nothing: it goes with no other option", USAGE)
+    old = target.new_queue_at(source)
+    new = target.new_queue_at(to)
+    if undo:
+        old.store.open(create=False)
+        Copier(old.store, new.store).open_again()
+        show.say(
+            f"{target.address(old)} takes jobs again; what was copied to {target.address(new)} is there, too"
+        )
+        return
+    with _progress(quiet=json) as tell:
+        copier = Copier(
+            old.store, new.store, merge=merge, keep=keep, with_workers_alive=with_workers_alive, tell=tell
+        )
+        try:
+            report = copier.run()
+        except KeyboardInterrupt:
+            note("interrupted: the same command goes on where it was; until then the source may take no jobs")
+            raise
+    if json:
+        show.print_json(report)
+    else:
+        _print(report)
+    if not report.agrees and not report.target_in_use:
+        raise CommandFailed(
+            "the numbers differ, so the source is not marked as moved, and takes no jobs: find out why, then "
+            f"`{show.command('copy', source, to, '--undo')}` to go on with the source"
+            if report.moved
+            else "the numbers differ"
+        )
+
+
+def _print(report: CopyReport) -> None:
+    moved = report.moved and (report.agrees or report.target_in_use)
+    verb = "moved" if moved else "copied"
+    jobs = sum(one.source for one in report.counts if one.what not in ("history", "logs"))
+    again = ", going on with an interrupted copy" if report.resumed else ""
+    show.say(
+        f"{verb} {_jobs(jobs)} from {report.source} to {report.target} "
+        f"in {show.duration(report.seconds)}{again}"
+    )
+    lines = [
+        [one.what, f"{one.source:,}", f"{one.target:,}", "" if one.agrees else f"expected {one.expected:,}"]
+        for one in report.counts
+        if one.source or one.target
+    ]
+    show.out(show.table(["", "source", "target", ""], lines, right=("source", "target")))
+    if report.ids_kept:
+        show.say("ids are the same")
+    else:
+        for ids in report.ids:
+            first, last = ids.first + ids.shift, ids.last + ids.shift
+            show.say(f"ids {ids.first} to {ids.last} are {first} to {last} now (each plus {ids.shift})")
+    if report.released:
+        show.say(f"running until then: {_jobs(report.released)}; claims have ended, claim numbers stay")
+    if report.conflicts_total:
+        show.say(
+            f"arrived cancelled, because a job there holds the unique key: {_jobs(report.conflicts_total)}"
+        )
+        for one in report.conflicts[:10]:
+            show.say(
+                f"  job {one.source_id} is {one.target_id} now; {one.unique_key!r} is held by {one.holder}"
+            )
+    if report.settings_kept:
+        show.say(f"these queues kept the settings they have there: {', '.join(report.settings_kept)}")
+    if report.target_in_use and not report.agrees:
+        show.say("workers are alive on the target: its numbers change as they work")
+    if moved:
+        show.say(
+            f"{report.source} refuses jobs and workers from now on: they are told to use {report.target}"
+        )
+
+
+def _jobs(number: int) -> str:
+    return f"{number:,} job" if number == 1 else f"{number:,} jobs"
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
+    """A bar on a terminal; elsewhere a line on stderr now and then."""
+    if quiet or not show.console(stderr=True).is_terminal:
+        said = time.monotonic()
+
+        def tell(progress: CopyProgress) -> None:
+            nonlocal said
+            if time.monotonic() - said >= _SAY_EVERY_SECONDS:
+                said = time.monotonic()
+                note(f"{progress.phase}: {progress.done:,} of {progress.total:,} jobs")
+
+        yield tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=show.console(stderr=True), transient=True) as bar:
+        row = bar.add_task("", total=None)
+        yield lambda progress: bar.update(
+            row, description=progress.phase, completed=progress.done, total=progress.total
+        )

@@ -1,0 +1,169 @@
+"""`rowlock relay`, and `--via rq` of `rowlock worker` and `rowlock consume`: RQ carries ids, rowlock works.
+
+Says who works and fails in one line; the work itself is `rowlock.relays`' and `rowlock.worker`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowlock import Rowlock
+from rowlock.cli import options, target
+from rowlock.cli.failing import USAGE, CommandFailed, note
+from rowlock.cli.options import examples
+from rowlock.cli.queues import as_strategy
+from rowlock.cli.work import announce, configure_logs, run_worker
+from rowlock.options import CONSUMERS
+from rowlock.worker.options import ConsumingOptions
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+commands = typer.Typer()
+
+_ENGINES = ("rq",)
+
+
+@commands.command(
+    rich_help_panel="Work",
+    epilog=examples(
+        "rowlock relay shop:app --target rq", "rowlock relay lab:app --target rq -q consumer:birdnet"
+    ),
+)
+def relay(
+    app: options.AppArgument = None,
+    engine: Annotated[
+        str, typer.Option("--target", metavar="ENGINE", help="Who carries the ids: rq (at REDIS_URL).")
+    ] = "rq",
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME",
+            help="Only this queue, or consumer:NAME; may be repeated. Else all jobs and all consumers.",
+        ),
+    ] = None,
+    strategy: options.StrategyName = "PRIORITY",
+    until_empty: options.UntilEmpty = False,
+    log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = "text",
+) -> None:
+    """Hand queued jobs and due rows to RQ, for workers that run elsewhere: it runs nothing itself.
+
+    The workers are `rq worker --worker-class rowlock.relays.rq.RowlockWorker` with ROWLOCK_APP, or
+    `rowlock worker --via rq`.
+    """
+    configure_logs(log_level, log_format)
+    _, rowlock = target.the_app(app)
+    relays = _relay_module("--target", engine, rowlock)
+    _tell_what_is_never_overdue(rowlock, queue or [CONSUMERS + name for name in rowlock.consumers])
+    if not _database_is_there(rowlock):
+        return
+    from rowlock.worker.signals import told_by_signals
+
+    made = relays.Relays(rowlock, queue or (), strategy=as_strategy(strategy))
+    with told_by_signals(lambda number, second: made.stop()) as told:
+        told.process_ends = True
+        ids = ", ".join(one.register() for one in made.relays)
+        where = f"{', '.join(queue or ()) or 'all queues'} of {target.address(rowlock)}"
+        announce(f"relay {ids} hands over {where} to {engine} at {_redis(rowlock)}", log_format)
+        made.run(until_empty)
+    done, back = sum(one.handed_over for one in made.relays), sum(one.sent.taken_back for one in made.relays)
+    announce(f"relay {ids} ended: {done} handed over, {back} taken back", log_format)
+
+
+def _refuse_via(engine: str, chosen: ConsumingOptions) -> None:
+    """Raise for options that mean nothing to a worker that makes one run at a time in its own process."""
+    concurrency, pool = chosen.get("concurrency"), chosen.get("pool")
+    prefetch, max_jobs_per_child = chosen.get("prefetch"), chosen.get("max_jobs_per_child")
+    refused = {
+        f"--concurrency {concurrency}": concurrency not in (None, 1),
+        f"--pool {pool}": pool != "thread",
+        f"--prefetch {prefetch}": bool(prefetch),
+        f"--max-jobs-per-child {max_jobs_per_child}": max_jobs_per_child is not None,
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise CommandFailed(
+                f"{option} does not go with --via {engine}: it makes one run at a time in its own process; "
+                "start more of them for more",
+                USAGE,
+            )
+
+
+def work_via(
+    engine: str,
+    rowlock: Rowlock,
+    queues: Sequence[str],
+    chosen: ConsumingOptions,
+    until_empty: bool,
+    log_format: str,
+) -> None:
+    """Run a worker that gets its work by way of this engine, and the relay that brings it there."""
+    _refuse_via(engine, chosen)
+    relays = _relay_module("--via", engine, rowlock)
+    _tell_what_is_never_overdue(rowlock, queues)
+    if not _database_is_there(rowlock):
+        return
+    via = relays.ViaRq(
+        rowlock,
+        queues,
+        strategy=chosen.get("strategy", "PRIORITY"),
+        grace=chosen.get("grace"),
+        worker_id=chosen.get("worker_id"),
+    )
+    made = via.worker
+    if not rowlock.tasks and not rowlock.consumers:
+        note("this app has no tasks: import the modules that have them, or name them in include=[...]")
+
+    def introduction() -> str:
+        what = ", ".join(queues) or "all queues"
+        return (
+            f"worker {made.id} takes {what} of {target.address(rowlock)} by way of {engine} at "
+            f"{_redis(rowlock)}, one at a time"
+        )
+
+    with via.ending():
+        run_worker(made, introduction, until_empty, log_format)
+
+
+def _relay_module(option: str, engine: str, rowlock: Rowlock) -> ModuleType:
+    """The module that knows the engine, after a look whether it can be used."""
+    if engine not in _ENGINES:
+        raise typer.BadParameter(f"{option} {engine!r}: must be one of {', '.join(_ENGINES)}")
+    try:
+        from rowlock.relays import via, workload
+    except ImportError as error:
+        raise CommandFailed(f"{option} {engine} needs RQ: pip install 'rowlock[rq]' ({error})") from error
+    workload.refuse_duckdb(rowlock.store)
+    via.check_rq(rowlock.settings.redis_url)
+    return via
+
+
+def _database_is_there(rowlock: Rowlock) -> bool:
+    """Wait for the database as long as it takes; False if told to stop before that."""
+    from rowlock.worker.wait_for_database import when_usable
+
+    return when_usable(rowlock.store.install_id) is not None
+
+
+def _tell_what_is_never_overdue(rowlock: Rowlock, names: Sequence[str]) -> None:
+    if not rowlock.settings.failed_after_in_relay:
+        return
+    for name in names:
+        consumer = rowlock.consumers.get(name.removeprefix(CONSUMERS)) if name.startswith(CONSUMERS) else None
+        if consumer is not None and not consumer.ages:
+            note(
+                f"rows of {consumer.name} are never overdue: it has neither due_at= nor Status(created_at=), "
+                "from which FAILED_JOB_TIMEOUT_SECONDS would count"
+            )
+
+
+def _redis(rowlock: Rowlock) -> str:
+    from rowlock.settings import without_password
+
+    return without_password(rowlock.settings.redis_url)

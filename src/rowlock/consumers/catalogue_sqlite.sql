@@ -1,0 +1,16 @@
+-- What SQLite's catalogue says about a user's table.
+
+-- Name, type, its place in the primary key (or 0), whether it takes no NULL, and its type again.
+-- name: table_columns
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table) WHERE hidden <> 1
+
+-- name: table_columns_in
+SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
+
+-- Indexes that make one column unique, whatever the rest of the row is.
+-- name: unique_columns
+SELECT max(i.name) FROM pragma_index_list(:table) l JOIN pragma_index_info(l.name) i
+WHERE l."unique" = 1 AND l.partial = 0 GROUP BY l.name HAVING count(*) = 1
+
+-- name: index_there
+SELECT sql FROM sqlite_master WHERE type = 'index' AND name = :name AND tbl_name = :table

@@ -1,0 +1,82 @@
+"""What differs between databases for a user's table, beside their statements. Only data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, contains
+from rowlock.job import utc
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One database."""
+
+    state_type: Fits = lambda declared: False
+    wanted_state: str = "no type"
+    boolean: Fits
+    flag_type: Fits = lambda declared: False
+    wanted_flag: str = "no type"
+    cuts: Fits = lambda declared: False  # whether a column of this type cuts a word that is too long
+    times: tuple[ColumnTime, ...]  # by type: the first that fits counts, and the last fits all
+    explain: str = "EXPLAIN "  # what shows the plan of a statement
+    load: Mapping[str, Callable[[Any], Any]] = {}  # by type: from the store's value to the driver's
+    hints: bool = False  # a statement can name its index (INDEXED BY), and should
+    create: str = ""  # how an index is created without blocking writers; empty: no partial indexes
+    drop: str = ""
+    percent: str = "%"  # how % is written: some drivers read it as the start of a parameter
+    parameter: str = ":{0}"
+    as_text: str = "CAST({0} AS text)"  # how a value is read that is bound again later
+    as_type: str = "CAST({0} AS {1})"  # how that value is bound, as the column's type
+    # An empty copy of a table, its name, and an index on it: to try out which conditions an index may have.
+    trial_table: str = ""
+    trial_name: str = ""
+    trial_index: str = ""
+
+    def column_time(self, kind: str) -> ColumnTime:
+        """How columns of this type hold a time."""
+        return next(one for one in self.times if one.fits(kind))
+
+
+DIALECTS = {
+    "sqlite": Dialect(
+        state_type=lambda declared: not declared or contains("JSON", "CHAR", "CLOB", "TEXT")(declared),
+        wanted_state="TEXT (or JSON)",
+        boolean=contains("BOOL"),
+        flag_type=contains("BOOL", "INT"),
+        wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
+        times=COLUMN_TIMES["sqlite"],
+        explain="EXPLAIN QUERY PLAN ",
+        hints=True,
+        create="CREATE INDEX IF NOT EXISTS",
+        drop="DROP INDEX IF EXISTS",
+        as_text="{0}",
+        as_type="{0}",
+        trial_table="CREATE TEMP TABLE {t} ({columns})",
+        trial_name="temp.{t}",
+        trial_index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",
+    ),
+    "postgresql": Dialect(
+        state_type=lambda declared: declared == "jsonb",
+        wanted_state="jsonb",
+        boolean=lambda declared: declared == "boolean",
+        flag_type=lambda declared: declared == "boolean",
+        wanted_flag="boolean",
+        cuts=contains("CHAR"),
+        times=COLUMN_TIMES["postgresql"],
+        load={
+            "timestamp with time zone": lambda value: None if value is None else utc(value),
+            "json": lambda value: None if value is None else msgspec.json.decode(value),
+        },
+        create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
+        drop="DROP INDEX CONCURRENTLY IF EXISTS",
+        percent="%%",
+        parameter="%({0})s",
+        trial_table="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",
+        trial_name="pg_temp.{t}",
+        trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
+    ),
+    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"]),
+}

@@ -1,0 +1,106 @@
+"""The indexes that make a consumer's claims and counts cheap, and what creates them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rowlock.consumers import names
+from rowlock.consumers.ordering import Order
+from rowlock.consumers.table_sql import DIRECTION
+from rowlock.consumers.trial import LeftOut, Trial
+from rowlock.errors import StoreError
+
+if TYPE_CHECKING:
+    from rowlock.consumers.table import Table
+
+
+class Indexes:
+    """The indexes of one consumer."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._database = table.database
+        self._consumer = table.consumer
+        self._dialect = table.columns.dialect
+        self._sql = table.sql
+
+    @cached_property
+    def definitions(self) -> dict[str, str]:
+        """The statement that creates each index, by the index's name."""
+        if not self._dialect.create:
+            return {}
+        consumer, form, due_time = self._consumer, self._consumer.form, self._table.columns.due_time
+        written = self._sql.pieces()
+        due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
+        # With the time as its last column, a scan skips rows that are not due yet without reading them.
+        ahead = due_time.indexed if due_time else ""
+        found = {consumer.index: self._definition(consumer.index, consumer.position, due, ahead)}
+        if due_time and not self._dialect.hints:
+            name = f"rowlock_{consumer.name}_due_at"
+            found[name] = self._definition(name, (), due, ahead)
+        failed = f"rowlock_{consumer.name}_failed"
+        if not form.keeps_failures:
+            found[failed] = self._definition(failed, ((consumer.key, False),), written["failed_condition"])
+        for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
+            found[name] = self._definition(name, ((column, False),), written[named])
+        return found
+
+    def _definition(self, name: str, columns: Sequence[Order], condition: str, last: str = "") -> str:
+        parts = [f"{names.quoted(column)}{DIRECTION[down]}" for column, down in columns]
+        listed = ", ".join([*parts, *([last] if last else [])])
+        return self._sql.filled(
+            f"{self._dialect.create} {names.quoted(name)} ON «table» ({listed}) WHERE {condition}"
+        )
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The parts of the user's condition that the index of due rows leaves out."""
+        return self._tried[1]
+
+    @cached_property
+    def _tried(self) -> tuple[list[str], list[LeftOut]]:
+        """The parts of the user's condition that the index may have, and those that it leaves out."""
+        if self._consumer.where is None or not self._dialect.create:
+            return [], []
+        with self._database.read() as db:
+            columns = db.using(self._sql.pieces()).rows("columns_to_copy", table=self._table.catalogue.table)
+        place = {name: self._sql.filled(f"«{name}»") for name in ("t", "table", "key")}
+        return Trial(self._database, self._dialect, columns, **place).sort(self._consumer.where)
+
+    def create_statements(self) -> dict[str, list[str]]:
+        """The statements that create each index, by name; an index that reads the clock is dropped first."""
+        found = {name: [statement] for name, statement in self.definitions.items()}
+        if self._table.index_reads_clock:
+            found[self._consumer.index].insert(0, self._drop(self._consumer.index))
+        return found
+
+    def create(self) -> None:
+        """Create the indexes that are missing."""
+        for name, statements in self.create_statements().items():
+            try:
+                self._run(statements)
+            except StoreError:
+                if not self._dialect.hints:
+                    self._drop_unfinished(name)
+                raise
+        self._table.look_for_index()
+
+    def _drop_unfinished(self, name: str) -> None:
+        """Drop an index that PostgreSQL left invalid after an error: it is unused, and can refuse rows."""
+        with suppress(StoreError):
+            if self._table.catalogue.index(name) is None:
+                self._run([self._drop(name)])
+
+    def _run(self, statements: Sequence[str]) -> None:
+        """Run statements without parameters; in one transaction, where the database allows that."""
+        open_session = self._database.write if self._dialect.hints else self._database.unhurried
+        with open_session() as db:
+            for statement in statements:
+                db.using({"it": statement.replace("%", self._dialect.percent)}).run("it")
+
+    def _drop(self, name: str) -> str:
+        place = ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
+        return f"{self._dialect.drop} {place}"

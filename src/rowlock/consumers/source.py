@@ -1,0 +1,339 @@
+"""The rows of a user's table as a source of work, in place of jobs.
+
+How rows are claimed is in `claiming.py`, how outcomes are written in `settling.py`, and regular upkeep in
+`upkeep.py`; exchange and rescue are those of every source.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rowlock.codec import json_text
+from rowlock.consumers.claiming import RowClaiming, key_text, own_budget
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms.base import ages
+from rowlock.consumers.settling import RowSettling
+from rowlock.consumers.table import Table
+from rowlock.consumers.upkeep import TableUpkeep
+from rowlock.endings import LONGEST_ISOLATION, Facts
+from rowlock.errors import DataRefused, Fail, RetryLater
+from rowlock.job import (
+    Claim,
+    ClaimKey,
+    ClaimRequest,
+    Ending,
+    Exchange,
+    ExchangeResult,
+    LogLine,
+    Outcome,
+    Report,
+)
+from rowlock.stores.source import DeadHolder, HeldClaim
+from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.refusals import REFUSED
+from rowlock.stores.sql.session import Session
+
+if TYPE_CHECKING:
+    from rowlock.insights import ConsumerRecord
+
+log = logging.getLogger("rowlock.consumer")
+
+
+class ConsumerSource:
+    """One consumer's rows."""
+
+    is_jobs = False
+
+    def __init__(self, database: Database, consumer: Consumer) -> None:
+        self.database = database
+        self.consumer = consumer
+        self._lock = threading.Lock()
+        self._table: Table | None = None
+        self.claiming = RowClaiming(consumer, lambda: self.table)
+        self._switched_off = self._told_when = False  # by the user's own `when=`
+        upkeep = TableUpkeep(self)
+        self.promote, self.expire, self.fail_overdue = upkeep.promote, upkeep.expire, upkeep.fail_overdue
+        self.prune, self.next_needed = upkeep.prune, upkeep.next_needed
+        self.isolated_waiting = upkeep.isolated_waiting
+
+    @property
+    def table(self) -> Table:
+        """The user's table, looked at on first use."""
+        with self._lock:
+            if self._table is None:
+                self.database.open()
+                self._table = Table(self.database, self.consumer)
+                if not self._table.has_index:
+                    log.warning(
+                        "consumer %s: its index %s is missing, so that every claim reads the whole table; "
+                        "`rowlock consumers init` creates it",
+                        self.consumer.name,
+                        self.consumer.index,
+                    )
+            return self._table
+
+    @property
+    def announces_all_work(self) -> bool:
+        """Whether a wake-up tells of every row that becomes due.
+
+        PostgreSQL does not tell of inserted rows, unless the user calls `app.wake`; no database tells when a
+        condition or an age comes true because time has passed.
+        """
+        consumer = self.consumer
+        by_time = consumer.where is not None or consumer.when is not None or ages(consumer.form)
+        return self.database.sees_every_commit and not by_time
+
+    def on(self, session: Session, style: str | None = None) -> Session:
+        """The same session with the statements that were written for the table."""
+        return session.using(self.table.statements if style is None else self.table.on(style))
+
+    @property
+    def settling(self) -> RowSettling:
+        """One for each transaction: it collects the rows that it could not mark."""
+        return RowSettling(self.consumer, self.table)
+
+    # -- claiming and finishing ------------------------------------------------------------------
+
+    def may_claim(self) -> bool:
+        """Whether the user's own `when=` allows it; no, if it raises."""
+        _ = self.table  # looked at before a transaction begins
+        if self.consumer.when is None:
+            return True
+        try:
+            self._switched_off = not self.consumer.when()
+            self._told_when = False
+        except Exception:
+            self._switched_off = True
+            if not self._told_when:
+                self._told_when = True
+                log.exception("consumer %s: when= raised, so no rows are claimed", self.consumer.name)
+        return not self._switched_off
+
+    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+        with self.database.read(now) as db:
+            found = self._anything_due(self.on(db))
+        if found:
+            self.claiming.start_over()  # the due row may lie before the last claimed one
+        return found
+
+    def _anything_due(self, db: Session) -> bool:
+        limits = {"isolate_least": 0, "isolate_most": LONGEST_ISOLATION}
+        returned = db.rows("look_returned", consumer=self.consumer.name, count=1, **limits)
+        return bool(returned) or db.row("look_free", consumer=self.consumer.name) is not None
+
+    def exchange_fused(
+        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
+    ) -> ExchangeResult | None:
+        return None
+
+    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
+        tx = self.on(tx)
+        if request.starts:
+            return self._start(tx, worker, request.starts)
+        claims = self.claiming.take(tx, worker, request)
+        if request.hand_over:
+            self.claiming.hand_over(tx, worker, claims)
+        return claims
+
+    def _start(self, tx: Session, worker: str, starts: Sequence[ClaimKey]) -> list[Claim]:
+        """Begin claims that a relay has handed over; if the consumer is paused, give them back."""
+        is_paused = self.claiming.facts(tx, worker)[0]
+        begun = [claim for _, number in starts if (claim := self.claiming.start(tx, worker, number))]
+        if is_paused:
+            self.settling.settle(tx, worker, [claim.ended(Ending.RELEASED) for claim in begun])
+        return [] if is_paused else begun
+
+    def pick_apart(
+        self, worker: str, request: ClaimRequest, now: float | None
+    ) -> tuple[list[Claim], list[tuple[Outcome, DataRefused]]] | None:
+        """Claim row by row, if claims show in the user's rows: a row that refuses is held, and not run."""
+        if not self.consumer.form.holds:
+            return None
+        taken: list[int] = []
+        refused: list[tuple[Outcome, DataRefused]] = []
+        with self.database.write(now) as tx:
+            picked, retried = self.claiming.pick(self.on(tx), worker, request)
+        for claim in picked:
+            try:
+                with self.database.write(now) as tx:
+                    if self.claiming.show(self.on(tx), worker, claim):
+                        taken.append(claim)
+            except DataRefused as error:
+                refused.append((Outcome(id=claim, claim=claim, ending=Ending.RELEASED), error))
+        with self.database.write(now) as tx:
+            claims = self.claiming.claims_of(self.on(tx), worker, taken, retried)
+            if request.hand_over:
+                self.claiming.hand_over(self.on(tx), worker, claims)
+        return claims, refused
+
+    def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []
+
+    def parts(self, db: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+        if self.consumer.batch is None:
+            return [[outcome] for outcome in outcomes]
+        parts = self.settling.parts(self.on(db), worker, outcomes)
+        return [each or [whole] for whole, each in zip(outcomes, parts, strict=True)]
+
+    def was_written(self, db: Session, outcome: Outcome) -> bool:
+        """Whether the outcome was written: a claim that is gone has ended."""
+        return not self.on(db).rows("rows_of", ids=json_text([outcome.claim]))
+
+    took_effect = was_written
+
+    def note_refused(self, tx: Session, worker: str, outcome: Outcome, said: str) -> bool:
+        values = {"claim_number": outcome.claim, "worker": worker, "error": said}
+        return self.on(tx).run("note_refused_row", charge=outcome.charge, **values) > 0
+
+    def announce(self, tx: Session, outcomes: Sequence[Outcome]) -> None:
+        if outcomes:
+            self.claiming.start_over()
+            self.database.wake_readers(tx, self.consumer.queue)
+
+    # -- progress and log lines of runs -------------------------------------------------------------
+
+    def report(self, tx: Session, reports: Sequence[Report]) -> None:
+        """Write progress; log lines go to the worker's log, because rowlock stores none for a row."""
+        if reports:
+            self._report(self.on(tx), reports)
+
+    def _report(self, tx: Session, reports: Sequence[Report]) -> None:
+        _log_lines(self._said(tx, reports))
+        values = [
+            {"claim_number": report.claim, **msgspec.structs.asdict(report.progress)}
+            for report in reports
+            if report.progress is not None
+        ]
+        if values:
+            tx.each("report_row", values)
+            if self.consumer.form.holds:
+                form = self.consumer.form
+                shown = [(one["claim_number"], form.progress(one["done"], one["total"])) for one in values]
+                tx.each(
+                    "progress_of_row",
+                    [{"claim_number": claim, **how_far, **form.always()} for claim, how_far in shown],
+                )
+
+    def _said(self, tx: Session, reports: Sequence[Report]) -> list[tuple[str, LogLine]]:
+        """The log lines of runs, each with its row's title, which cannot be read after its claim ends."""
+        spoken = [report for report in reports if report.lines]
+        if not spoken:
+            return []
+        titles = self._titles(tx, [report.claim for report in spoken])
+        return [(title, line) for title, report in zip(titles, spoken, strict=True) for line in report.lines]
+
+    def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
+        return self._titles(self.on(db), [claim for _, claim in held])
+
+    def _titles(self, db: Session, claims: Sequence[int]) -> list[str]:
+        keys = dict(db.rows("rows_of", ids=json_text(claims)))
+        rows = [f"row {key_text(keys[one])}" if one in keys else f"lost claim {one}" for one in claims]
+        return [f"consumer {self.consumer.name}, {row}" for row in rows]
+
+    # -- in a task's own transaction ---------------------------------------------------------------
+
+    def finish_on(
+        self, tx: Session, style: str, worker: str, outcome: Outcome, report: Report | None
+    ) -> bool:
+        """Mark the row and end the claim in the task's own transaction."""
+        tx, settling = self.on(tx, style), self.settling
+        lines = self._said(tx, [] if report is None else [report])
+        if settling.settle(tx, worker, [outcome]):
+            return False
+        if settling.unmarked:
+            said = f"row {settling.unmarked[0]} was deleted or changed by others; what was written is undone"
+            # The other rows of a batch are tried again, without this row: it is not due any more.
+            raise Fail(said) if self.consumer.batch is None else RetryLater(0.0, said)
+        _log_lines(lines)
+        return True
+
+    def confirm_on(self, tx: Session, style: str, claim: Claim, report: Report | None) -> bool:
+        """Write the run's progress and hold its claims until the task commits."""
+        tx, worker = self.on(tx, style), claim.claimed_by
+        said: list[tuple[str, LogLine]] = []
+        if report is not None:
+            said = self._said(tx, [report])
+            if "lock_rows" in self.table.statements:  # every transaction locks rows before claims
+                members = tx.rows("members", ids=json_text([claim.claim]), worker=worker)
+                tx.rows("lock_rows", ids=json_text([one[1] for one in members]), worker=worker)
+            self._report(tx, [msgspec.structs.replace(report, lines=())])
+        # A worker is declared dead before its rows are taken back, perhaps one by one: so both are checked.
+        held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
+        if not held or tx.row("worker_lives", worker=worker) is None:
+            return False
+        _log_lines(said)
+        return True
+
+    # -- claims of living and dead workers ----------------------------------------------------------
+
+    def held(self, db: Session, worker: str) -> list[tuple[int, int, bool]]:
+        rows = self.on(db).rows("held_batches", consumer=self.consumer.name, worker=worker)
+        return [(batch, batch, False) for (batch,) in rows]
+
+    def left_by(self, db: Session, worker: str) -> list[HeldClaim]:
+        rows = self.on(db).rows("held_rows", consumer=self.consumer.name, worker=worker)
+        return [
+            HeldClaim(
+                Outcome(
+                    id=claim,
+                    claim=claim,
+                    ending=Ending.RELEASED,
+                    task=self.consumer.name,
+                    started=started_at,
+                    row=key_text(key),
+                    single=True,
+                ),
+                Facts(
+                    failures=failures,
+                    max_attempts=own_budget(budget),
+                    deaths=deaths,
+                    began=started_at is not None,
+                ),
+                self.consumer.retry,
+                # If the claim itself was refused, the row was never begun: it has no outcome to write.
+                said or "" if kind == REFUSED and started_at is not None else None,
+            )
+            for claim, key, failures, started_at, deaths, kind, said, budget in rows
+        ]
+
+    def dead_holders(self, db: Session, include_refused: bool) -> list[DeadHolder]:
+        rows = self.on(db).rows(
+            "dead_holders_of_rows", consumer=self.consumer.name, include_refused=int(include_refused)
+        )
+        return [DeadHolder(*row) for row in rows]
+
+    # -- for front ends and the janitor ------------------------------------------------------------
+
+    def ended_condition(self, failed_too: bool) -> str:
+        """The SQL condition on a row of the table that this consumer is done with it, or has failed on it."""
+        written = self.table.statements
+        done = written["done_condition"]
+        return f"({done} OR {written['failed_condition']})" if failed_too else f"({done})"
+
+    def record(self, exact: bool = False) -> ConsumerRecord:
+        """Its counts, for front ends; `exact` also counts done rows, which reads the whole table."""
+        from rowlock.consumers.overview import record
+
+        return record(self, exact)
+
+    # -- upkeep: see `upkeep.py` -------------------------------------------------------------------
+
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
+        """True if no row is in flight, and none is due (or the consumer is paused)."""
+        with self.database.read(now) as db:
+            tx = self.on(db)
+            if tx.row("in_flight", consumer=self.consumer.name) is not None:
+                return False
+            return self._switched_off or self.claiming.is_paused(tx) or not self._anything_due(tx)
+
+
+def _log_lines(said: list[tuple[str, LogLine]]) -> None:
+    for title, line in said:
+        log.info("%s: %s%s", title, line.message, f" {line.fields}" if line.fields else "")

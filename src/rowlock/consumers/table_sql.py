@@ -1,0 +1,131 @@
+"""Writes the statements for a user's table.
+
+The user's names are put into them quoted; values are always bound.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rowlock.consumers import names
+from rowlock.consumers.column_times import NOT_A_TIME
+from rowlock.consumers.columns import Columns
+from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.forms import base as forms
+from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.statements import Statements
+
+_PACKAGE = "rowlock.consumers"
+_MARK = re.compile(r"«(\w+)»")
+DIRECTION = {False: "", True: " DESC"}
+
+
+class TableSql:
+    """Writes the statements of one consumer."""
+
+    def __init__(self, database: Database, consumer: Consumer, columns: Columns) -> None:
+        self._database = database
+        self._consumer = consumer
+        self._columns = columns
+        self._dialect = columns.dialect
+        self._sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{database.dialect}.sql"))
+
+    def written(self, style: str | None, by_index: bool) -> Statements:
+        """All statements: for the store's own connections, or for a user's connection of this style."""
+        written = self.pieces(style, by_index)
+        for name, ordering, backwards in (("", "«ordering»", False), ("_backwards", "«backwards»", True)):
+            for beyond, where in (("", ""), ("_beyond", f"{self._beyond(backwards)} AND ")):
+                words = {"ordering": ordering, "beyond": where}
+                written[f"take_free{beyond}{name}"] = written.write("{take_free}", words)
+        percent = self._dialect.percent if style is None else "%%" if style == "pyformat" else "%"
+        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
+        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
+        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def pieces(self, style: str | None = None, by_index: bool = False) -> Statements:
+        """The statements without the user's names, which are still marks in «»."""
+        consumer, due_time = self._consumer, self._columns.due_time
+        words = {
+            **forms.pieces(consumer.form, self._columns),
+            "order_seconds": self._seconds(),
+            "ordering": "«ordering»",
+            "beyond": "",
+            "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
+            "chosen": "{indexed} AND «t».«key» IS NOT NULL",
+            "ready": "{chosen} AND {due_now}",
+            "due_now": due_time.due if due_time else "true",
+            "next_due_at": due_time.next if due_time else "NULL",
+            "not_a_time": NOT_A_TIME,
+            "overdue": self._overdue(),
+            "by_index": f"INDEXED BY {names.quoted(consumer.index)}" if by_index else "",
+            "place": "".join(
+                f"{self._dialect.as_text.format(f'«t».«order_{place}»')}, " for place in consumer.places[:-1]
+            ),
+        }
+        return self._database.statements(*self._sources, words=words, style=style)
+
+    def filled(self, text: str) -> str:
+        """The text with the user's names in place of the marks, as an administrator would write it."""
+        theirs = self._theirs()
+        return _MARK.sub(lambda match: theirs[match[1]], text)
+
+    def _overdue(self) -> str:
+        """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
+        due_at, created_at = self._consumer.due_at, self._consumer.form.created_at
+        older = [self._columns.stamp(name)[1] for name in (due_at, created_at) if name is not None]
+        if len(older) == 2:
+            return f"({older[0]} OR «due_at» IS NULL AND {older[1]})"
+        return older[0] if older else "false"
+
+    def _beyond(self, backwards: bool) -> str:
+        """The rows after the position that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
+        signs = ["<" if down != backwards else ">" for _, down in self._consumer.position]
+        columns = [f"«t».«order_{place}»" for place in self._consumer.places]
+        marks = [
+            self._dialect.as_type.format(f":mark_{place}", f"«order_{place}_type»")
+            for place in self._consumer.places
+        ]
+        if len(set(signs)) == 1:
+            return f"({', '.join(columns)}) {signs[0]} ({', '.join(marks)})"
+        condition = f"{columns[-1]} {signs[-1]} {marks[-1]}"
+        for column, sign, mark in reversed(list(zip(columns, signs, marks, strict=True))[:-1]):
+            condition = f"({column} {sign} {mark} OR ({column} = {mark} AND {condition}))"
+        # The first part finds the position in the index, the rest skips rows with the same first column.
+        return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
+
+    def _seconds(self) -> str:
+        """The first column that rows are ordered by as Unix seconds, if it is a time."""
+        kind = self._columns.types[self._consumer.position[0][0]]
+        return self._dialect.column_time(kind).seconds.replace("{0}", "«t».«order»")
+
+    def _theirs(self) -> dict[str, str]:
+        """The user's names, quoted, and the user's own condition."""
+        consumer, types = self._consumer, self._columns.types
+        parts = [names.quoted(part) for part in consumer.table]
+        ordered = list(zip(consumer.places, (name for name, _ in consumer.position), strict=True))
+        return {
+            **{f"order_{place}": names.quoted(name) for place, name in ordered},
+            **{f"order_{place}_type": types[name] for place, name in ordered},
+            "table": ".".join(parts),
+            "t": parts[-1],
+            "key": names.quoted(consumer.key),
+            "key_type": types[consumer.key],
+            "order": names.quoted(consumer.position[0][0]),
+            "ordering": self._ordering(parts[-1], backwards=False),
+            "backwards": self._ordering(parts[-1], backwards=True),
+            "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self._columns.given),
+            "consumer": names.literal(consumer.name),
+            "due_at": names.quoted(consumer.due_at or ""),
+            "status": "",
+            **consumer.form.theirs(),
+            "status_type": types[consumer.form.column],
+            **self._columns.time_formats,
+            # On lines of its own: the condition may end in a comment.
+            "where": f"(\n{consumer.where}\n)",
+        }
+
+    def _ordering(self, table: str, backwards: bool) -> str:
+        return ", ".join(
+            f"{table}.{names.quoted(name)}{DIRECTION[down != backwards]}"
+            for name, down in self._consumer.position
+        )

@@ -1,0 +1,1 @@
+"""`rowlock copy`: a queue moves from one store to another."""

@@ -1,0 +1,113 @@
+"""Where a worker's next scan of a queue begins, while many jobs of tasks that it does not know lie ahead.
+
+Knows no database: `rowlock.stores.sql.claiming` fills it, and writes it into the claims.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rowlock.strategies import Ordered, Strategy
+
+SLOW_SECONDS = 0.005  # a claim that takes so long steps over too many jobs of others
+_SWEEP_EVERY_SECONDS = 1.0  # how long a job that came back before a mark may stay unseen
+_SWEEPS_SHARE = 0.1  # of the time, at most: a longer sweep is made less often
+
+Part = dict[str, int]  # of one level: jobs at positions above `low` and up to `high` are looked at
+Head = tuple[int, int | None, int]  # a level, its first position that is for this worker, its last of all
+_LAST_POSITION = 2**63 - 1
+
+
+class Marks:
+    """One worker's marks: in each queue and level, how far there is nothing for it.
+
+    Used only after a claim has been slow, so that other claims stay as they are. A mark can delay a job, and
+    never by more than the time between two sweeps; it is no promise about what lies before it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
+        self._left_out: Sequence[str] = ()  # for which tasks these hold
+        self._sweep_at = 0.0
+        self._is_old = False  # the last claim did not begin with a sweep
+        self.in_use = False
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around a scan from the front: if that is slow, the next one begins at marks.
+
+        Not if it has just been seen that none are needed: large batches are slow without any jobs to skip.
+        """
+        start = self._clock()
+        yield
+        end = self._clock()
+        if end - start >= SLOW_SECONDS and end >= self._sweep_at:
+            self.in_use = True
+
+    def sweep_due(self, unknown: Sequence[str]) -> bool:
+        """Whether a claim that leaves out these tasks has to begin with a sweep."""
+        is_due = unknown != self._left_out or self._clock() >= self._sweep_at
+        self._is_old = self.in_use and not is_due
+        return self.in_use and is_due
+
+    def sweep_in(self) -> float:
+        """After a claim that found less than was asked for: seconds after which another may find more.
+
+        Said once for each claim: whoever makes no more of them must not be woken again and again.
+        """
+        was_old, self._is_old = self._is_old, False
+        return max(0.0, self._sweep_at - self._clock()) if was_old else math.inf
+
+    def begin_sweep(self, unknown: Sequence[str]) -> float:
+        """Forget the marks; returns the moment at which the sweep began."""
+        self._parts, self._left_out = {}, unknown
+        return self._clock()
+
+    def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
+        """What a sweep has found in one queue."""
+        self._parts[queue, _newest(strategy)] = {
+            level: _parts(level, first, last, _newest(strategy)) for level, first, last in heads
+        }
+
+    def end_sweep(self, began: float) -> None:
+        """All queues have been looked at; what was quick needs no marks."""
+        seconds = self._clock() - began
+        self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, seconds / _SWEEPS_SHARE)
+        self.in_use = seconds >= SLOW_SECONDS
+
+    def of(self, queue: str, strategy: Strategy) -> list[Part] | None:
+        """What a scan of this queue looks at; of levels that are not named, everything. None: no marks."""
+        levels = self._parts.get((queue, _newest(strategy))) if self.in_use else None
+        return None if levels is None else [part for parts in levels.values() for part in parts]
+
+    def passed(self, queue: str, strategy: Strategy, claims: Iterable[Ordered]) -> None:
+        """These were taken in the order of the strategy: the next scan goes on behind them."""
+        newest = _newest(strategy)
+        levels = self._parts.get((queue, newest), {})
+        for claim in claims:
+            parts = levels.get(claim.priority)
+            if parts is None:
+                continue
+            if not newest:
+                parts[0]["low"] = max(parts[0]["low"], claim.position)
+            elif claim.position <= parts[1]["high"]:
+                parts[1]["high"] = claim.position - 1
+
+
+def _newest(strategy: Strategy) -> bool:
+    return strategy.order[-1].descending
+
+
+def _parts(level: int, first: int | None, last: int, newest: bool) -> list[Part]:
+    """Oldest first: from the first one on. Newest first: what comes from now on, and then the same."""
+    if not newest:
+        return [_part(level, last if first is None else first - 1, _LAST_POSITION)]
+    return [_part(level, last, _LAST_POSITION), _part(level, 0, first or 0)]
+
+
+def _part(level: int, low: int, high: int) -> Part:
+    return {"level": level, "low": low, "high": high}

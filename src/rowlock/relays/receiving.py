@@ -1,0 +1,140 @@
+"""The other side of a relay: a worker that begins claims when a message about them arrives.
+
+To the worker it looks like its store, so all that it does with a claim is as ever. Knows no target.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from rowlock.job import ClaimRequest, ExchangeResult, Outcome, Report
+from rowlock.monitoring import Minute
+from rowlock.relays.messages import Message
+from rowlock.stores.base import Store, Wake
+from rowlock.stores.bell_wake import BellWake
+from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.store import SqlStore
+
+log = logging.getLogger("rowlock.relay")
+
+
+class Mailbox(Protocol):
+    """Where messages come from, as the target has them."""
+
+    def take_now(self) -> Message | None:
+        """The next message, if there is one and it can be had without waiting; never raises."""
+        ...
+
+    def settled(self, message: Message, begun: bool) -> None:
+        """The database has decided on this message: it is to be forgotten. Never raises."""
+        ...
+
+
+class Inbox:
+    """Between the thread that waits for messages and the worker: at most one message, and who wants one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._message: Message | None = None
+        self._ring: Callable[[], None] = lambda: None
+        self.wanted = threading.Event()  # the worker is idle: the other thread may wait for a message
+
+    def heard_by(self, ring: Callable[[], None]) -> None:
+        """Whom to wake when a message arrives."""
+        self._ring = ring
+
+    def ring(self) -> None:
+        """Let the worker ask for a message now, and not only when its wait is over."""
+        self._ring()
+
+    def put(self, message: Message) -> None:
+        """Give the worker a message, which it has asked for."""
+        self.keep(message)
+        self._ring()
+
+    def keep(self, message: Message) -> None:
+        """The same for a worker that has fetched it itself."""
+        with self._lock:
+            self._message = message
+            self.wanted.clear()
+
+    def peek(self) -> Message | None:
+        """The message that waits here; it stays until `done`."""
+        return self._message
+
+    def done(self) -> None:
+        """The message is over."""
+        with self._lock:
+            self._message = None
+
+
+class ReceivingStore(SqlStore[Database]):
+    """A store that claims nothing by itself: it begins the claims of which messages tell."""
+
+    def __init__(self, store: Store, inbox: Inbox, mailbox: Mailbox) -> None:
+        super().__init__(store.database, store.source)
+        self._inbox = inbox
+        self._mailbox = mailbox
+        self._store = store
+        self.exchange = self._exchange
+        # One run at a time has no neighbours that it could take along; messages tell of all that is due.
+        self.isolated_waiting = lambda queues, unknown=(): False
+        self.next_needed = lambda worker, now=None: None
+
+    def _exchange(
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome] = (),
+        request: ClaimRequest | None = None,
+        reports: Sequence[Report] = (),
+        minutes: Sequence[Minute] = (),
+        now: float | None = None,
+        resent: bool = False,
+    ) -> ExchangeResult:
+        """Hand back outcomes and begin what the next message tells of, in one transaction."""
+        message = self._next() if request is not None and request.count > 0 else None
+        if message is None:
+            if not (outcomes or reports or minutes):
+                return ExchangeResult()
+            return self._store.exchange(worker, _put_off(outcomes), None, reports, minutes, now, resent)
+        starting = ClaimRequest(count=1, starts=(message.key,))
+        got = self._store.exchange(worker, _put_off(outcomes), starting, reports, minutes, now, resent)
+        self._inbox.done()
+        if not got.claims:
+            log.info("%s is not to be begun any more: dropped", message.title)
+            self._inbox.ring()  # the next message may be a good one: a dead relay leaves many that are not
+        self._mailbox.settled(message, bool(got.claims))
+        return got
+
+    def _next(self) -> Message | None:
+        message = self._inbox.peek()  # which stays there if the database cannot be used now
+        if message is not None or self._inbox.wanted.is_set():
+            return message
+        # One round trip instead of two threads that wake each other, and one transaction instead of two: the
+        # outcome of the last run and the start of the next.
+        message = self._mailbox.take_now()
+        if message is None:
+            self._inbox.wanted.set()
+        else:
+            self._inbox.keep(message)
+        return message
+
+    @property
+    def announces_all_work(self) -> bool:
+        """Messages do."""
+        return True
+
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+        """Messages ring; nobody has to listen to the database."""
+        self._inbox.heard_by(ring)
+        return BellWake(alive=True)
+
+
+def _put_off(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """A task that is not known here always waits: it would be handed to this very worker again at once."""
+    return [msgspec.structs.replace(one, unless_known=False) if one.unless_known else one for one in outcomes]

@@ -1,0 +1,87 @@
+"""Creates the queue's tables in a DuckDB database, and brings them from one version to the next.
+
+Created on first use; changed only by `upgrade`, additively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from rowlock.stores.sql.versions import Migration, script, version_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+VERSION = 1
+_WORDS = {
+    **dict.fromkeys(("text", "name", "json", "jsonb", "key"), "VARCHAR"),
+    **dict.fromkeys(("small", "int"), "INTEGER"),
+    **dict.fromkeys(("big", "claim"), "BIGINT"),
+    **dict.fromkeys(("real", "time"), "DOUBLE"),
+    "job_id": "BIGINT PRIMARY KEY",
+    "history_id": "BIGINT NOT NULL DEFAULT nextval('rowlock_history_numbers')",
+    "log_id": "BIGINT NOT NULL DEFAULT nextval('rowlock_log_numbers')",
+    "consumer_claim_id": "BIGINT PRIMARY KEY DEFAULT nextval('rowlock_consumer_claim_numbers')",
+    "state": "VARCHAR NOT NULL "
+    "CHECK (state IN ('scheduled', 'queued', 'running', 'completed', 'failed', 'cancelled'))",
+    "until": "VARCHAR CHECK (unique_until IN ('claimed', 'finished'))",
+    "install_id": "replace(CAST(uuid() AS VARCHAR), '-', '')",
+    "of_workers": "\n    beat_mono     DOUBLE NOT NULL, -- for rescue; one monotonic clock per machine",
+    **dict.fromkeys(("by_key", "token", "moment"), ""),
+}
+_THERE = (
+    "SELECT 1 FROM information_schema.tables "
+    "WHERE table_catalog = current_database() AND table_name = 'rowlock_meta'"
+)
+
+
+def ddl() -> str:
+    """What creates the queue's tables."""
+    return script("rowlock.stores.duckdb", _WORDS)
+
+
+def meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str] | None:
+    """The queue's own facts, or None if its tables are not there."""
+    if not connection.execute(_THERE).fetchall():
+        return None
+    return dict(connection.execute("SELECT key, value FROM rowlock_meta").fetchall())
+
+
+def create(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables, unless another was faster; one transaction."""
+    with transaction(connection):
+        if meta(connection) is None:
+            connection.execute(ddl())
+
+
+def upgrade(connection: duckdb.DuckDBPyConnection, steps: list[Migration]) -> tuple[int, int]:
+    """Apply the migrations that are still missing, all or none; returns the version before and after."""
+    with transaction(connection):
+        facts = meta(connection)
+        before = after = 0 if facts is None else version_of(facts, "this file")
+        for version, text in steps:
+            if version > after:
+                connection.execute(text)
+                connection.execute("UPDATE rowlock_meta SET value = ? WHERE key = 'version'", [str(version)])
+                after = version
+    return before, after
+
+
+@contextmanager
+def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """A transaction that commits when the block ends, and rolls back if it raises."""
+    connection.execute("BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        rollback(connection)
+        raise
+
+
+def rollback(connection: Any) -> None:
+    """Roll back, if there is anything; a commit that failed has done so already."""
+    with suppress(Exception):
+        connection.execute("ROLLBACK")

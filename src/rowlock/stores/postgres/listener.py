@@ -1,0 +1,129 @@
+"""LISTEN: how a sleeping worker receives the hint that there is work. Who sends it is in `notify.py`.
+
+NOTIFY makes commits wait for each other, so only sleeping workers are notified, and one of them, not all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from hashlib import md5
+
+import psycopg
+from psycopg import sql
+
+from rowlock.errors import StoreError
+from rowlock.stores.base import Bell, Wake, rung
+from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.dialect import CHANNEL
+from rowlock.stores.postgres.notify import Sleepers
+from rowlock.waiting import backoff
+
+log = logging.getLogger("rowlock.wake")
+
+_ASK_AFTER_SECONDS = 5.0  # of silence, after which the listener checks that the connection still works
+_ANSWER_TIMEOUT_SECONDS = 5.0  # that this check may take: else the connection is half-open
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 10.0
+
+
+class Listener(Wake):
+    """Receives NOTIFY for one worker, in a thread with a connection of its own."""
+
+    def __init__(
+        self,
+        sleepers: Sleepers,
+        open_link: Callable[[], Link],
+        worker: Callable[[], str],
+        ring: Callable[[], None],
+    ) -> None:
+        self._sleepers = sleepers
+        self._open_link = open_link
+        self._worker = worker
+        self._ring = ring
+        self._stop = threading.Event()
+        self._listening_as: str | None = None
+        self._asleep_as: str | None = None
+        self._picky = False  # it takes some queues only: there may have been more than it was told of
+        self._link: Link | None = None
+        self._thread = threading.Thread(target=self._loop, name="rowlock-listen", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a NOTIFY would be received now."""
+        return self._listening_as is not None and self._listening_as == self._worker()
+
+    # -- what the poller calls -------------------------------------------------------------------
+
+    def claimed(self, leaves_some: bool) -> None:
+        """The claim has cleared the row's mark. If jobs may be left over, another worker is notified."""
+        was_asleep, self._asleep_as = self._asleep_as, None
+        if was_asleep is not None and (leaves_some or self._picky):
+            try:
+                self._sleepers.wake_another(self._worker())
+            except StoreError as error:
+                log.debug("could not pass a wake-up on: %s", error)
+
+    def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
+        """Wait for the bell. The first call only writes that this worker sleeps, and polls once more."""
+        worker = self._worker()
+        if self.alive and self._asleep_as != worker:
+            try:
+                self._picky = self._sleepers.fall_asleep(worker)
+            except StoreError as error:
+                log.debug("could not say that %s sleeps: %s", worker, error)
+            else:
+                self._asleep_as = worker
+                return False
+        return rung(bell, seconds)
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        self._stop.set()
+        self._listening_as = None
+        link = self._link
+        if link is not None and threading.current_thread() is not self._thread:
+            link.interrupt()
+        self._thread.join(timeout=10)
+
+    # -- in the listener's thread ----------------------------------------------------------------
+
+    def _loop(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                self._link = self._open_link()
+                self._link.connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
+                self._listen(self._link.connection)
+                failures = 0
+            except (StoreError, psycopg.Error, OSError) as error:
+                if self._listening_as is not None:
+                    failures = 0
+                if not failures and not self._stop.is_set():
+                    first = str(error).partition("\n")[0]  # the others are libpq's guesses
+                    log.warning("wake-ups are not received for now, polling goes on: %s", first)
+                failures += 1
+            finally:
+                self._listening_as = None
+                if self._link is not None:
+                    self._link.close()
+                    self._link = None
+            self._stop.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
+
+    def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        worker = self._worker()
+        name = CHANNEL + md5(worker.encode(), usedforsecurity=False).hexdigest()
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))
+        self._listening_as = worker
+        self._ring()  # something may have come before we listened
+        while not self._stop.is_set() and self._worker() == worker:
+            heard = False
+            for _ in connection.notifies(timeout=_ASK_AFTER_SECONDS, stop_after=1):
+                heard = True
+            if self._stop.is_set():
+                return
+            if heard:
+                self._ring()
+            else:
+                connection.execute("SELECT 1")  # limited by answer_timeout: a half-open connection ends here

@@ -1,0 +1,106 @@
+"""Commits whose answer was lost: how a transaction ended is looked up, never assumed."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import TypeVar
+
+import psycopg
+
+from rowlock.errors import OutcomeUnknown, StoreError
+from rowlock.stores.postgres.connections import Connections, Link, Stamp
+from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.session import PostgresSession
+from rowlock.stores.sql.database import Witness
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.user_connection import UserConnection
+
+log = logging.getLogger("rowlock.postgres")
+
+T = TypeVar("T")
+LOOKED_UP = "the answer to %s was lost on the way from %s; it was looked up: %s"
+_LOOK_UP_SECONDS = 30.0
+
+
+class Fate(Enum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    UNDONE = "not committed"
+    UNKNOWN = "unknown"
+
+
+class LostAnswers:
+    """Looks up how transactions ended, on new connections."""
+
+    def __init__(self, connections: Connections, statements: Statements, url: str) -> None:
+        self._connections = connections
+        self._statements = statements
+        self._url = url
+        # What sees, should the answer to a COMMIT be lost, that it was done.
+        self.witnesses: weakref.WeakKeyDictionary[Session | UserConnection, Witness] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def commit(self, link: Link, stamp: Stamp, where: Session | UserConnection) -> None:
+        """Commit the transaction of that stamp; if there is no answer, look up how it ended."""
+        try:
+            link.cursor.execute("COMMIT")
+        except psycopg.Error as error:
+            if not is_lost(error) or not self.has_committed(stamp, where, error):
+                raise explain(error, self._url) from error
+
+    def has_committed(self, stamp: Stamp, where: Session | UserConnection, reason: BaseException) -> bool:
+        """After a COMMIT without an answer: look up how that transaction ended."""
+        witness = self.witnesses.get(where)
+        fate = self.look_up(lambda db: fate_of(db, stamp, witness), reason)
+        log.warning(LOOKED_UP, "COMMIT", self._url, fate.value)
+        if fate is Fate.UNKNOWN:
+            raise self._unknown_end(reason) from reason
+        return fate is Fate.COMMITTED
+
+    def look_up(self, look: Callable[[PostgresSession], T | None], reason: BaseException) -> T:
+        """Ask a server that may just be coming back, until it gives an answer; never assume one."""
+        deadline = time.monotonic() + _LOOK_UP_SECONDS
+        wait = 0.02
+        while True:
+            with suppress(psycopg.Error, StoreError), self._connections.borrowed() as link:
+                answer = look(PostgresSession(link, self._statements, None))
+                if answer is not None:
+                    return answer
+            if time.monotonic() > deadline:
+                raise self._unknown_end(reason) from reason
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the callers, hides nothing
+            wait = min(1.0, wait * 2)
+
+    def _unknown_end(self, reason: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the connection to {self._url} was lost, and it could not be found out whether the last "
+            f"statement was committed ({reason})"
+        )
+
+
+def fate_of(db: Session, stamp: Stamp, witness: Witness | None) -> Fate | None:
+    """How the transaction ended; None while it has not.
+
+    A server that crashed gives the numbers of transactions that left no trace a second time, so that
+    "committed" may be said of somebody else's. What the transaction wrote is the witness of its own.
+    """
+    try:
+        status, server, recovered = db.row("transaction_status", number=stamp.number, at=stamp.began)
+    except psycopg.errors.InvalidParameterValue:  # a number that is not given yet: this server has crashed
+        return Fate.UNDONE
+    if status == "in progress" and server == stamp.server:
+        return None
+    if status != "committed":
+        return Fate.UNDONE
+    if witness is not None:
+        return Fate.COMMITTED if witness(db) else Fate.UNDONE
+    return Fate.COMMITTED if server == stamp.server and not recovered else Fate.UNKNOWN

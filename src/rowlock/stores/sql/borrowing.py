@@ -1,0 +1,350 @@
+"""The user's connection or session as one small face, whatever library made it.
+
+Recognises it by the names of its classes, so that no driver is imported; and runs statements on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from rowlock.errors import ConfigurationError, StoreError
+from rowlock.stores.sql.held_session import HeldConnection, HeldSession
+from rowlock.stores.sql.user_connection import Answer, UserConnection
+
+if TYPE_CHECKING:  # imported when needed: it takes 30 ms, and most programs never use it
+    import asyncio
+
+T = TypeVar("T")
+_STATEMENT_TIMEOUT_SECONDS = 60.0  # for which a thread waits for a statement that the event loop runs for it
+_TRANSACTION_ID = "SELECT txid_current()"  # DuckDB has no savepoints by which a transaction could be known
+_DOLLAR = re.compile(r"\$([a-z_]+)")
+_AUTOCOMMIT = "this connection is in autocommit mode and has no transaction to join: turn autocommit off"
+
+
+class Sqlite(UserConnection):
+    """A `sqlite3.Connection`."""
+
+    dialect = "sqlite"
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        # Made by hand and not by .cursor(): it knows nothing of the connection's row_factory.
+        cursor = sqlite3.Cursor(self._given)
+        try:
+            if begin := _missing_begin(sql, self._given):
+                cursor.execute(begin)
+            return _fetched(cursor.execute(sql, values))
+        finally:
+            cursor.close()
+
+    def begin(self) -> None:
+        _refuse_autocommit(self._given)
+        if not self._given.in_transaction:
+            self.run("BEGIN IMMEDIATE", {})
+
+
+class Psycopg(UserConnection):
+    """A `psycopg.Connection`."""
+
+    dialect, style = "postgresql", "pyformat"
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        psycopg: Any = import_module("psycopg")
+        with psycopg.Cursor(self._given, row_factory=psycopg.rows.tuple_row) as cursor:
+            return _fetched(cursor.execute(sql, values, prepare=False))
+
+    def begin(self) -> None:
+        _refuse_autocommit(self._given)
+
+    def hold(self, refusal: str) -> HeldConnection:
+        return HeldConnection(self._given, refusal, asynchronous=False)
+
+
+class Duckdb(UserConnection):
+    """A `duckdb.DuckDBPyConnection`."""
+
+    dialect, style = "duckdb", "dollar"
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        named = {name: values[name] for name in _DOLLAR.findall(sql) if name in values}
+        done = self._given.execute(sql, named) if named else self._given.execute(sql)
+        columns = [column[0] for column in done.description or ()]
+        return _counted(columns, done.fetchall() if columns else [])
+
+    def begin(self) -> None:
+        if self._transaction_id() != self._transaction_id():  # each statement has one of its own
+            self._given.begin()
+
+    def mark(self) -> object:
+        return self._transaction_id()
+
+    def find_mark(self, mark: object) -> None:
+        _same_transaction(mark, self._transaction_id())
+
+    def _transaction_id(self) -> object:
+        return self.run(_TRANSACTION_ID, {}).rows[0][0]
+
+
+class Alchemy(UserConnection):
+    """A SQLAlchemy `Connection` or `Session`; a session is not flushed first."""
+
+    lines = "with SessionLocal() as db, ctx.{}(db):\n        db.add(...)"
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self._is_session = "sqlalchemy.Session" in _names(given)
+        self.dialect = _alchemy_dialect(given)
+
+    def _connection(self) -> Any:
+        return self._given.connection() if self._is_session else self._given
+
+    def hold(self, refusal: str) -> HeldSession:
+        return HeldSession(self._given, refusal)
+
+    @property
+    def key(self) -> object | None:
+        return self._connection().connection.driver_connection  # type: ignore[no-any-return]
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        connection = self._connection()
+        if self.dialect == "sqlite" and (begin := _missing_begin(sql, self.key)):
+            connection.exec_driver_sql(begin)
+        result = connection.execute(_text(sql), dict(values))
+        if self.dialect == "duckdb":
+            return _counted(list(result.keys()), [tuple(row) for row in result])
+        return _answer([tuple(row) for row in result] if result.returns_rows else None, result.rowcount)
+
+    def begin(self) -> None:
+        connection, driver = self._connection(), cast("Any", self.key)
+        _refuse_autocommit(connection.connection.dbapi_connection)
+        if self.dialect == "sqlite" and not driver.in_transaction:  # elsewhere the first statement begins
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def mark(self) -> object:
+        return self.run(_TRANSACTION_ID, {}).rows[0][0] if self.dialect == "duckdb" else super().mark()
+
+    def find_mark(self, mark: object) -> None:
+        if self.dialect == "duckdb":
+            _same_transaction(mark, self.mark())
+        else:
+            super().find_mark(mark)
+
+
+class Django(UserConnection):
+    """Django's `connection`, or one of its `connections`."""
+
+    style = "pyformat"
+    lines = "with ctx.{}(connection):\n        Order.objects.create(...)"
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self.dialect = _known(given.vendor)
+        self._atomic: Any = None
+
+    @property
+    def key(self) -> object | None:
+        self._given.ensure_connection()
+        return self._given.connection  # type: ignore[no-any-return]
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        with self._given.cursor() as cursor:
+            cursor.execute(sql, values)
+            return _fetched(cursor)
+
+    def begin(self) -> None:
+        self._atomic = import_module("django.db.transaction").atomic(using=self._given.alias, durable=False)
+        self._atomic.__enter__()
+
+    def commit(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        if atomic is not None:  # else a commit that failed has rolled back and left the block already
+            atomic.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        if self._atomic is not None:
+            self._given.set_rollback(True)
+            self.commit()
+
+
+class AsyncAlchemy(UserConnection):
+    """A SQLAlchemy `AsyncConnection` or `AsyncSession`; `acall` gives `work` the face that can run."""
+
+    asynchronous = True
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self.dialect = _alchemy_dialect(given if hasattr(given, "get_bind") else given.sync_engine)
+
+    @property
+    def key(self) -> object | None:
+        return None
+
+    async def acall(self, work: Callable[[UserConnection], T]) -> T:
+        result: T = await self._given.run_sync(lambda given: work(Alchemy(given)))
+        return result
+
+
+class AsyncPsycopg(UserConnection):
+    """A `psycopg.AsyncConnection`; `acall` gives `work` the face that can run."""
+
+    dialect, style, asynchronous = "postgresql", "pyformat", True
+
+    async def acall(self, work: Callable[[UserConnection], T]) -> T:
+        import asyncio
+
+        bridge = Bridge(self._given, asyncio.get_running_loop())
+        thread = asyncio.ensure_future(asyncio.to_thread(work, bridge))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            # The thread ends first: what it wrote after the caller's rollback would be kept.
+            await asyncio.gather(thread, return_exceptions=True)
+            raise
+
+
+class Bridge(Psycopg):
+    """Lets a thread use a `psycopg.AsyncConnection`, whose statements run on the event loop."""
+
+    def __init__(self, given: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(given)
+        self._loop = loop
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        return self._wait(self._execute(sql, values))
+
+    def hold(self, refusal: str) -> HeldConnection:
+        return HeldConnection(self._given, refusal, asynchronous=True)
+
+    def commit(self) -> None:
+        self._wait(self._given.commit())
+
+    def rollback(self) -> None:
+        self._wait(self._given.rollback())
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        import asyncio
+        import concurrent.futures
+
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(_STATEMENT_TIMEOUT_SECONDS)
+        except concurrent.futures.TimeoutError as error:
+            future.cancel()
+            raise StoreError(
+                f"the connection gave no answer within {_STATEMENT_TIMEOUT_SECONDS:g} s"
+            ) from error
+
+    async def _execute(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        psycopg: Any = import_module("psycopg")
+        async with psycopg.AsyncCursor(self._given, row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(sql, values, prepare=False)
+            return _answer(await cursor.fetchall() if cursor.description else None, cursor.rowcount)
+
+
+# -- what the kinds share ------------------------------------------------------------------------
+
+
+def _answer(rows: list[tuple[Any, ...]] | None, rowcount: int) -> Answer:
+    # Counted, because Python 3.10 reads SQLite's rowcount before a RETURNING is through.
+    return Answer([], max(rowcount, 0)) if rows is None else Answer(rows, len(rows))
+
+
+def _fetched(cursor: Any) -> Answer:
+    return _answer(cursor.fetchall() if cursor.description else None, cursor.rowcount)
+
+
+def _counted(columns: list[str], rows: list[tuple[Any, ...]]) -> Answer:
+    """DuckDB answers a write without RETURNING with one row, `Count`; its rowcount is -1 on 1.5."""
+    if columns == ["Count"]:
+        return Answer([], int(rows[0][0]) if rows else 0)
+    return Answer(rows, len(rows))
+
+
+def _same_transaction(mark: object, found: object) -> None:
+    if mark != found:
+        raise StoreError(f"the transaction {mark} has ended; this is {found}")
+
+
+def _refuse_autocommit(driver: Any) -> None:
+    if getattr(driver, "autocommit", False) is True:  # sqlite3 knows -1 as well: the old, implicit BEGIN
+        raise ConfigurationError(_AUTOCOMMIT)
+
+
+def _missing_begin(sql: str, driver: Any) -> str | None:
+    # sqlite3 opens a transaction before INSERT, UPDATE, DELETE and REPLACE, but not before WITH … INSERT:
+    # that one would be committed at once, and outlive the user's rollback.
+    if driver.in_transaction or driver.isolation_level is None or getattr(driver, "autocommit", -1) is True:
+        return None
+    return f"BEGIN {driver.isolation_level}" if sql.lstrip()[:4].upper() == "WITH" else None
+
+
+@functools.lru_cache(maxsize=256)
+def _text(sql: str) -> Any:
+    return import_module("sqlalchemy").text(sql)  # to parse one costs tens of microseconds
+
+
+# -- recognising ---------------------------------------------------------------------------------
+
+_ACCEPTED = (
+    "a sqlite3.Connection, a psycopg Connection or AsyncConnection, a DuckDB connection, a SQLAlchemy "
+    "Connection, Session, AsyncConnection or AsyncSession, or Django's connection"
+)
+_KINDS: dict[str, Callable[[Any], UserConnection]] = {
+    "sqlite3.Connection": Sqlite,
+    "psycopg.Connection": Psycopg,
+    "psycopg.AsyncConnection": AsyncPsycopg,
+    "_duckdb.DuckDBPyConnection": Duckdb,
+    "duckdb.DuckDBPyConnection": Duckdb,
+    "sqlalchemy.Connection": Alchemy,
+    "sqlalchemy.Session": Alchemy,
+    "sqlalchemy.scoped_session": lambda registry: Alchemy(registry()),
+    "sqlalchemy.AsyncConnection": AsyncAlchemy,
+    "sqlalchemy.AsyncSession": AsyncAlchemy,
+    "sqlalchemy.async_scoped_session": lambda registry: AsyncAlchemy(registry()),
+}
+_HINTS = {
+    "sqlalchemy.Engine": "an {} makes connections: pass one of them",
+    "sqlalchemy.AsyncEngine": "an {} makes connections: pass one of them",
+    "sqlalchemy.sessionmaker": "a {} makes sessions: pass one of them",
+    "sqlalchemy.async_sessionmaker": "an {} makes sessions: pass one of them",
+    "psycopg_pool.BasePool": "a {} makes connections: pass one of them",
+    "django.BaseConnectionHandler": "a {} makes connections: pass one of them",
+    "sqlite3.Cursor": "pass the cursor's connection",
+    "psycopg.BaseCursor": "pass the cursor's connection",
+}
+
+
+def borrow(given: object) -> UserConnection:
+    """The face over `given`; raises ConfigurationError if it is nothing that rowlock can write on."""
+    names = _names(given)
+    for name in names:
+        if name in _KINDS:
+            return _KINDS[name](given)
+    if hasattr(given, "settings_dict") and hasattr(given, "vendor"):
+        return Django(given)
+    kind = type(given)
+    hint = next((f" ({_HINTS[name].format(kind.__name__)})" for name in names if name in _HINTS), "")
+    raise ConfigurationError(
+        f"cannot write jobs on a {kind.__module__}.{kind.__qualname__}{hint}: pass {_ACCEPTED}"
+    )
+
+
+def _names(given: object) -> list[str]:
+    """The given's classes as "package.Class": to look them up by name takes no import."""
+    return [f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in given.__class__.__mro__]
+
+
+def _alchemy_dialect(given: Any) -> str:
+    return _known((given.get_bind() if hasattr(given, "get_bind") else given).dialect.name)
+
+
+def _known(dialect: str) -> str:
+    if dialect not in ("sqlite", "postgresql", "duckdb"):
+        raise ConfigurationError(
+            f"cannot write jobs on a connection to {dialect}: only SQLite, PostgreSQL and DuckDB hold queues"
+        )
+    return dialect

@@ -1,0 +1,129 @@
+"""One side of `rowlock copy`: what is read of a queue, written into one, and how one is closed for good.
+
+What is copied when is decided in `rowlock/copying/`; a database's folder has what truly differs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from rowlock.errors import StoreMoved
+from rowlock.stores.base import Store
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+
+SHARED = ("rowlock.stores.sql", "copying.sql")
+JOB_COLUMNS: tuple[str, ...] = (
+    *("id", "position", "task", "queue", "priority", "state", "claim", "failures", "max_attempts", "isolate"),
+    *("deaths", "created_at", "run_at", "due_at", "expires_at", "claimed_at", "claimed_by", "started_at"),
+    *("finished_at", "cancel_requested_at", "unique_key", "unique_until", "args", "result", "error"),
+    *("error_kind", "meta"),
+)
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "jobs": JOB_COLUMNS,
+    "history": ("job_id", "claim", "event", "at", "worker", "started_at", "error", "error_kind"),
+    "logs": ("job_id", "claim", "at", "message", "fields"),
+    "progress": ("job_id", "claim", "done", "total", "note", "at"),
+    "queues": ("name", "paused_at", "paused_until", "strategy"),
+}
+TIMES = frozenset(
+    (
+        *("created_at", "run_at", "due_at", "expires_at", "claimed_at", "started_at", "finished_at"),
+        *("cancel_requested_at", "at", "paused_at", "paused_until"),
+    )
+)
+MOVED_TO = "moved_to"  # the key in rowlock_meta of the target's install id
+MOVED = "moved"  # the key in rowlock_meta of the sentence that says where a queue has moved to
+
+
+class CopySide(ABC):
+    """A queue that is copied from or to."""
+
+    version: int  # of the schema that this code knows
+    _freezes: tuple[str, ...]  # the statements that refuse every change of jobs from then on
+    _thaws: tuple[str, ...]
+
+    def __init__(self, store: Store, statements: Statements) -> None:
+        self.store = store
+        self._statements = statements
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """Where the queue is, for people on another machine or in another folder; without a password."""
+
+    @abstractmethod
+    def load(self, tx: Session, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Write rows with the columns of `COLUMNS[table]`, as fast as this database can."""
+
+    @abstractmethod
+    def lock_numbers(self, tx: Session) -> int:
+        """The last number that was drawn; nobody draws another before this transaction ends."""
+
+    def set_last_number(self, tx: Session, number: int) -> None:
+        """The next number that is drawn is a higher one; `lock_numbers` comes first."""
+        tx.rows("set_last_number", position=number)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session for short reads, with the statements of a copy."""
+        with self.store.database.read() as session:
+            yield session.using(self._statements)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """The same; all reads see the same moment."""
+        with self.store.database.snapshot() as session:
+            yield session.using(self._statements)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction that commits durably when the block ends."""
+        with self.store.database.write() as session:
+            yield session.using(self._statements)
+
+    def check_rights(self) -> None:
+        """Raise if this user may not close the queue: it is tried in a transaction that is undone."""
+        with self.store.database.undone() as session:
+            self.freeze(session.using(self._statements))
+
+    def freeze(self, tx: Session) -> None:
+        """Refuse every change of jobs, history, logs and progress from the end of this transaction on."""
+        for statement in self._freezes:
+            tx.run(statement)
+
+    def thaw(self, tx: Session) -> None:
+        """Allow changes again."""
+        for statement in self._thaws:
+            tx.run(statement)
+
+    def read(self, db: Session, table: str, ids: Sequence[int]) -> list[Any]:
+        """The rows of one table that belong to these jobs, with the columns of `COLUMNS`."""
+        return db.rows(f"copy_{table}", ids=as_json(ids))
+
+
+def key_of(source: str) -> str:
+    """The key in rowlock_meta of the copy from the queue with this install id, on either side."""
+    return f"copy:{source}"
+
+
+def moved_facts(meta: Mapping[str, str]) -> dict[str, Any]:
+    """What a doctor wants to know: where the queue has moved to, and whether that is still under way."""
+    return {"moved": meta.get(MOVED), "moving": meta.get(key_of(meta["install_id"])) == "moving"}
+
+
+def refuse_moved(db: Session) -> None:
+    """Raise if the queue has moved."""
+    moved = db.row("meta_value", key=MOVED)
+    if moved is not None:
+        raise StoreMoved(moved[0])
+
+
+def as_json(values: Sequence[Any]) -> str:
+    """A list for a parameter that takes one."""
+    return msgspec.json.encode(values).decode()

@@ -1,0 +1,255 @@
+"""What a database has of its own: all that a folder under `stores/` implements is named here.
+
+A store is `SqlStore(database)`. Its verbs are written once, over this class; a new database implements the
+abstract methods, and the others where it has a better way.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rowlock.errors import ConfigurationError, StoreError
+from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
+from rowlock.stores.base import OwnTransaction, Store, Wake
+from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.versions import emptied
+
+if TYPE_CHECKING:
+    from rowlock.stores.sql.copying import CopySide
+
+F = TypeVar("F", bound=Callable[..., Any])
+Witness = Callable[[Session], bool]  # sees in the database that something was committed
+
+NOT_OUTERMOST = (
+    "the session is inside a transaction of somebody else, so that its commit commits nothing: give "
+    "ctx.transaction() a session or connection that begins its own"
+)
+
+
+class _Undone(Exception):
+    """Ends a transaction of which nothing is kept."""
+
+
+class Database(ABC):
+    """One database that holds a queue."""
+
+    url: str
+    dialect: str  # of the connections that users bring: "sqlite" or "postgresql"
+    claim_sql: ClaimSql  # how it claims by a strategy
+    loses_answers = False  # of a commit it may not be known whether it came through
+    sees_every_commit = False  # whoever writes to it, a waiting poller notices
+
+    def __init__(self) -> None:
+        self._install_id: str | None = None
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # users' connections that were asked already
+
+    # -- its life --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self, create: bool = True) -> None:
+        """Make sure the queue's tables are there; without `create`, raise `StoreMissing` if not."""
+
+    @abstractmethod
+    def ddl(self) -> str:
+        """The SQL that creates the tables; opens nothing."""
+
+    @abstractmethod
+    def upgrade(self) -> tuple[int, int]:
+        """Bring the tables to this code's version; returns the version before and after."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection of this process; a later call opens anew."""
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def write(self, now: float | None = None) -> AbstractContextManager[Session]:
+        """A transaction that commits durably when the block ends, and rolls back if it raises."""
+
+    @abstractmethod
+    def read(self, now: float | None = None) -> AbstractContextManager[Session]:
+        """A session for reads that hold nothing open between statements."""
+
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[Session]:
+        """A session whose reads all see the same moment; for a few short reads that belong together."""
+
+    @contextmanager
+    def undone(self) -> Iterator[Session]:
+        """A transaction of which nothing is kept: to try something out."""
+        with suppress(_Undone), self.write() as session:
+            yield session
+            raise _Undone
+
+    def unhurried(self) -> AbstractContextManager[Session]:
+        """A session for statements that may take hours, such as those that build an index."""
+        return self.write()
+
+    @abstractmethod
+    def statements(
+        self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
+    ) -> Statements:
+        """The queue's statements and those of the sources, in this database's words.
+
+        `style` is that of a user's connection ("named" or "pyformat"); without it, the database's own.
+        """
+
+    @abstractmethod
+    def explained(self, error: Exception) -> StoreError | None:
+        """An error of the driver as the store's own; None if it is something else."""
+
+    def is_duplicate(self, error: StoreError) -> bool:
+        """True if this says that somebody else took a unique key at the same moment."""
+        return False
+
+    def retried(self, verb: F) -> F:
+        """The verb, made again where a transaction may be undone because another was faster."""
+        return verb
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def numbers(self, tx: Session, count: int) -> Sequence[int]:
+        """Draw `count` fresh numbers from the sequence that ids and positions share."""
+
+    def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
+        """Write the jobs, all or none, durably."""
+        with self.write(now) as tx:
+            inserted = insert(tx, jobs)
+            self.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
+            return inserted
+
+    def finish_many(self, tx: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Write many first-try completions at once, if there is a way; returns the outcomes that are left."""
+        return outcomes
+
+    def exchange_fused(
+        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
+    ) -> ExchangeResult | None:
+        """The whole exchange of jobs in one statement; None: there is none, or not for this.
+
+        `plain` makes it in a transaction, for what the statement cannot do.
+        """
+        return None
+
+    # -- what tells pollers that there is work -----------------------------------------------------
+
+    @abstractmethod
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+        """How the poller of this worker learns of new work; `ring` may be called from any thread."""
+
+    def hint(  # noqa: B027 - most have nothing to tell
+        self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()
+    ) -> None:
+        """Tell one who sleeps that there may be work, where a commit alone does not tell.
+
+        One who takes one of these queues and knows one of these tasks; none given: any.
+        """
+
+    def wake_readers(self, tx: Session, name: str) -> None:  # noqa: B027
+        """Tell all who sleep and go by this name that there may be work."""
+
+    def got_up(self, worker: str) -> None:  # noqa: B027
+        """This worker has claimed: it does not wait to be told any more."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """One turn for all that this thread does in the block, where a database is used by turns."""
+        return nullcontext()
+
+    def kept_others_waiting(self, careful_age: float) -> bool:
+        """True just after this process has kept the workers of others from beating."""
+        return False
+
+    def check_open(self, tx: Session) -> None:  # noqa: B027 - most refuse the write itself
+        """Raise if the queue has moved, before something is written in a user's transaction."""
+
+    def limit_idle(self, lease: float) -> None:  # noqa: B027 - most end with their processes
+        """A transaction that stands still is to end within the lease: nobody could rescue what it locks."""
+
+    # -- answers that were lost --------------------------------------------------------------------
+
+    def note_witness(  # noqa: B027 - most lose no answers
+        self, where: Session | UserConnection, witness: Witness
+    ) -> None:
+        """Note by what can be seen later that the transaction there was committed, should nobody say so."""
+
+    # -- users' connections, and a task's own --------------------------------------------------------
+
+    @abstractmethod
+    def session_on(self, user: UserConnection) -> Session:
+        """A session that runs the queue's statements there."""
+
+    @abstractmethod
+    def transaction(self, timeout: float | None) -> OwnTransaction:
+        """A transaction on a connection of its own, for a task to write its own rows in."""
+
+    def commit_on(self, user: UserConnection) -> None:
+        """Commit a user's transaction; if the answer is lost, look up how it ended."""
+        driver: Any = user.key  # before the commit: asked after it, a session would begin anew
+        user.commit()
+        still_open = False
+        with suppress(Exception):  # closed by now: then it is committed
+            still_open = bool(driver.in_transaction)
+        if still_open:
+            raise ConfigurationError(NOT_OUTERMOST)
+
+    def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
+        """The queue's tables are not to be seen there: make them, if that is where they belong."""
+        self.install_id()
+        return tx.row("queue_there") is not None
+
+    def identity_for(self, user: UserConnection) -> str:
+        """The install id that has to be found there."""
+        return self.install_id()
+
+    def remembers(self, key: object | None) -> bool:
+        """True if a user's connection is known to be to this database."""
+        try:
+            return key in self._known
+        except TypeError:  # sqlite3's cannot be remembered; there the questions cost little
+            return False
+
+    def remember(self, key: object | None) -> None:
+        """A user's connection is to this database."""
+        with suppress(TypeError):
+            self._known.add(key)
+
+    @abstractmethod
+    def copying(self, store: Store) -> CopySide:
+        """How `rowlock copy` reads and writes it."""
+
+    # -- itself ----------------------------------------------------------------------------------
+
+    def install_id(self) -> str:
+        """The random name of this queue, by which a foreign database is recognised."""
+        if self._install_id is None:
+            with self.read() as db:
+                self._install_id = self.identity(db)
+        return self._install_id
+
+    def identity(self, db: Session) -> str:
+        """The random name of the queue that this session sees."""
+        row = db.row("identity")
+        if row is None:
+            raise emptied(self.url)
+        return str(row[0])
+
+    def checkpoint(self) -> None:  # noqa: B027 - most do it by themselves
+        """Let the database tidy its own files, where it needs to be asked."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What a doctor wants to know about this kind of database: where it is, its versions, its state."""
+
+    @abstractmethod
+    def backup(self, target: str) -> int:
+        """Copy the database, consistently, while it is in use; returns the bytes written."""

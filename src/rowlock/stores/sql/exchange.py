@@ -1,0 +1,198 @@
+"""The exchange: outcomes go out and claims come in, in one transaction, whatever the source of work.
+
+Reports come first, then outcomes, minutes and claims; what the database refuses is written apart afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+import msgspec
+
+from rowlock.errors import DataRefused, WorkerGone
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, ExchangeResult, Outcome, Report
+from rowlock.monitoring import Minute
+from rowlock.stores.source import Source
+from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.refusals import Refusals, key_of
+from rowlock.stores.sql.session import Session
+
+
+class Exchanges:
+    """The exchanges of one source."""
+
+    def __init__(self, database: Database, source: Source, refusals: Refusals) -> None:
+        self._database = database
+        self._source = source
+        self._refusals = refusals
+        self._with_retries = database.retried(self._fused_or_plain)
+        self._found = (
+            False  # the last claim found something: the next need not look before it asks for the lock
+        )
+
+    def exchange(
+        self,
+        worker: str,
+        outcomes: Sequence[Outcome] = (),
+        request: ClaimRequest | None = None,
+        reports: Sequence[Report] = (),
+        minutes: Sequence[Minute] = (),
+        now: float | None = None,
+        resent: bool = False,
+    ) -> ExchangeResult:
+        if request is not None and not request.starts:
+            request = request if request.count > 0 and self._source.may_claim() else None
+        asked = Exchange(
+            worker=worker,
+            outcomes=outcomes,
+            request=request,
+            reports=reports,
+            minutes=minutes,
+            now=now,
+            resent=resent,
+        )
+        try:
+            return self._with_retries(asked)
+        except DataRefused:
+            return self._apart(asked)
+
+    def held(self, worker: str) -> list[tuple[int, int, bool]]:
+        with self._database.read() as db:
+            return self._source.held(db, worker)
+
+    def _fused_or_plain(self, asked: Exchange) -> ExchangeResult:
+        return self._source.exchange_fused(asked, self._plain) or self._plain(asked)
+
+    def _plain(self, asked: Exchange) -> ExchangeResult:
+        """All of it or nothing, in one transaction."""
+        source, worker, request = self._source, asked.worker, asked.request
+        if not (asked.writes or self._found or self._has_work(asked)):
+            return ExchangeResult()  # a read told it: an empty queue costs no write transaction
+        with self._database.write(asked.now) as tx:
+            source.report(tx, asked.reports)
+            lost = not_written = self._finish(tx, asked)
+            if asked.resent:
+                lost = [outcome for outcome in not_written if not source.was_written(tx, outcome)]
+            source.announce(tx, [one for one in asked.outcomes if one.ending is Ending.RELEASED])
+            if asked.minutes:
+                tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in asked.minutes])
+            claims: list[Claim] = []
+            if request is not None:
+                try:
+                    claims = source.pick(tx, worker, request)
+                except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
+                    if not asked.writes:
+                        raise
+                self._found = bool(claims)
+            if self._database.loses_answers:
+                self._leave_trace(tx, asked, not_written, claims)
+        if claims:
+            self._database.got_up(worker)
+        last = claims[-1].queue if claims else request.after if request else ""
+        return ExchangeResult(claims, lost, last)
+
+    def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
+        """Write the outcomes; returns those whose claims were lost.
+
+        A worker's jobs are taken from it as it is declared dead; a user's rows later, by rescue, which
+        decides what they cost: until then such a worker gives none back.
+        """
+        released = [one for one in asked.outcomes if one.ending is Ending.RELEASED]
+        rows = not self._source.is_jobs
+        if released and rows and tx.row("worker_lives", worker=asked.worker) is None:
+            others = [one for one in asked.outcomes if one.ending is not Ending.RELEASED]
+            return [*released, *self._source.finish(tx, asked.worker, others)]
+        return self._source.finish(tx, asked.worker, asked.outcomes)
+
+    def _has_work(self, asked: Exchange) -> bool:
+        if asked.request is None or asked.request.starts:
+            return asked.request is not None
+        return self._source.has_work(asked.request, asked.now)
+
+    def _leave_trace(
+        self, tx: Session, asked: Exchange, not_written: Sequence[Outcome], claims: Sequence[Claim]
+    ) -> None:
+        """One claim or outcome is enough to see later that this was committed: all are written, or none.
+
+        Not an outcome that was there before, when it is given again: it says nothing about this transaction.
+        """
+        source, worker = self._source, asked.worker
+        written = next((outcome for outcome in asked.outcomes if outcome not in not_written), None)
+        if claims:
+            first = (claims[0].id, claims[0].claim)
+            self._database.note_witness(
+                tx, lambda db: any(one[:2] == first for one in source.held(db, worker))
+            )
+        elif written is not None:
+            self._database.note_witness(tx, lambda db: source.took_effect(db, written))
+
+    # -- after a refusal -------------------------------------------------------------------------
+
+    def _apart(self, asked: Exchange) -> ExchangeResult:
+        self._refusals.report(asked.reports, asked.now)
+        with self._database.read(asked.now) as db:
+            parts = self._source.parts(db, asked.worker, asked.outcomes)
+
+        def write(some: Sequence[Outcome]) -> list[Outcome]:
+            # Some may have been written before the refusal: where each statement commits by itself.
+            return self._with_retries(_only(asked, outcomes=some, resent=True)).lost
+
+        singles = [one for each in parts for one in each]
+        written = self._refusals.write_apart(asked.worker, singles, write, asked.now)
+        if asked.minutes:
+            self._with_retries(_only(asked, minutes=asked.minutes))
+        claimed = self._claim_after(asked) if asked.request is not None else ExchangeResult()
+        lost = {key_of(one) for one in written.lost}
+        refused = {key_of(one): one for one in written.refused}
+        return ExchangeResult(
+            claims=claimed.claims,
+            lost=[whole for whole, each in zip(asked.outcomes, parts, strict=True) if _all_in(each, lost)],
+            last_queue=claimed.last_queue,
+            # A run of several rows has failed if all of them were refused.
+            refused=[
+                msgspec.structs.replace(refused[key_of(each[0])], id=whole.id, claim=whole.claim)
+                for whole, each in zip(asked.outcomes, parts, strict=True)
+                if _all_in(each, refused)
+            ],
+            unwritable=[*written.unwritable, *claimed.unwritable],
+            was_split=True,
+        )
+
+    def _claim_after(self, asked: Exchange) -> ExchangeResult:
+        """The claims of an exchange whose outcomes are written."""
+        try:
+            try:
+                return self._with_retries(_only(asked, request=asked.request))
+            except DataRefused:
+                claimed = self._claim_apart(asked)
+                if claimed is None:
+                    raise
+                return claimed
+        except (DataRefused, WorkerGone):  # what was finished is kept; the next claim says the same
+            if not (asked.outcomes or asked.reports):
+                raise
+            return ExchangeResult()
+
+    def _claim_apart(self, asked: Exchange) -> ExchangeResult | None:
+        assert asked.request is not None
+        picked = self._source.pick_apart(asked.worker, asked.request, asked.now)
+        if picked is None:
+            return None
+        claims, refused = picked
+        for outcome, error in refused:
+            (title,) = self._refusals.titles([key_of(outcome)])
+            self._refusals.keep(asked.worker, outcome, title, error, asked.now)
+        if claims:
+            self._database.got_up(asked.worker)
+        last = claims[-1].queue if claims else ""
+        return ExchangeResult(claims, last_queue=last, unwritable=[key_of(one) for one, _ in refused])
+
+
+def _only(asked: Exchange, **parts: Any) -> Exchange:
+    """An exchange of the same worker, of these parts alone."""
+    return Exchange(worker=asked.worker, now=asked.now, **parts)
+
+
+def _all_in(outcomes: Sequence[Outcome], keys: Container[ClaimKey]) -> bool:
+    return all(key_of(one) in keys for one in outcomes)

@@ -1,0 +1,285 @@
+"""SQLite as a database that holds a queue: transactions, the sequence, inserts, and what else is its own.
+
+Sessions are in `session.py`, the words in which statements are written in `dialect.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+from urllib.parse import quote
+
+from rowlock.codec import json_text
+from rowlock.errors import (
+    DiskTrouble,
+    SchemaMismatch,
+    StoreError,
+    StoreMissing,
+    StoreMoved,
+    StoreUnusable,
+)
+from rowlock.job import Inserted, NewJob, Outcome
+from rowlock.stores.base import Store
+from rowlock.stores.sql.copying import MOVED, CopySide
+from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.inserting import insert as insert_by_key
+from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_transaction import UserSession
+from rowlock.stores.sql.versions import check, migrations_in
+from rowlock.stores.sqlite import schema
+from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
+from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
+from rowlock.stores.sqlite.dialect import CLAIM_SQL, own_statements, written
+from rowlock.stores.sqlite.faults import explain, is_moved
+from rowlock.stores.sqlite.inserting import insert, last_number
+from rowlock.stores.sqlite.session import SqliteSession, Writing
+from rowlock.stores.sqlite.transaction import SqliteTransaction
+from rowlock.stores.sqlite.wake import DataVersionWake
+
+_OLDEST = (3, 35)
+_MANY = 4
+_LARGE = 1_000_000  # characters: a list of results that is better written one by one
+
+
+class SqliteDatabase(Database):
+    """A SQLite file."""
+
+    dialect = "sqlite"
+    sees_every_commit = True
+    claim_sql = CLAIM_SQL
+
+    def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
+        super().__init__()
+        self.path = path
+        self.url = f"sqlite:///{quote(path)}"
+        # Absolute from the start: a task that changes the working directory must not lose the queue.
+        self.connections = Connections(os.path.abspath(os.path.join(home, path)), busy_timeout, shown=path)
+        self.checkpoints = Checkpoints(self.connections)
+        self._opened_in: int | None = None
+        self._inserts = 0
+
+    # -- the life of the store -------------------------------------------------------------------
+
+    def open(self, create: bool = True) -> None:
+        if self._opened_in == os.getpid():
+            return
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
+        try:
+            with self._explained(), self.connections.borrowed(create) as connection:
+                self._look_at(connection, create)
+        except DiskTrouble:
+            self.connections.forget()  # the next call begins anew, with what is there by then
+            raise
+        self.connections.exists = True
+        self._opened_in = os.getpid()
+
+    def _look_at(self, connection: sqlite3.Connection, create: bool) -> None:
+        """Create the tables if they are missing (and may be), and see that this code can use them."""
+        facts = schema.meta(connection)
+        if facts is None:
+            if not create:
+                raise StoreMissing(f"no queue at {self.path} (the file is there, rowlock's tables are not)")
+            self.connections.use_wal(connection)
+            schema.create(connection)
+            facts = schema.meta(connection)
+        if facts is None:
+            raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
+        check(facts, self.path, schema.VERSION)
+        self.connections.use_wal(connection)
+
+    def ddl(self) -> str:
+        return schema.ddl()
+
+    def upgrade(self) -> tuple[int, int]:
+        with self._explained(), self.connections.borrowed(create=False) as connection:
+            if schema.meta(connection) is None:
+                raise StoreMissing(f"no queue at {self.path}")
+            return schema.upgrade(connection, migrations_in("rowlock.stores.sqlite"))
+
+    def close(self) -> None:
+        self.connections.close()
+        self._opened_in = None
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def write(self, now: float | None = None) -> Writing:
+        self.open()
+        return Writing(self, now)
+
+    @contextmanager
+    def read(self, now: float | None = None) -> Iterator[SqliteSession]:
+        self.open()
+        with self._explained(), self.connections.borrowed() as connection:
+            yield SqliteSession(connection, now)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[SqliteSession]:
+        with self.read() as session:
+            session.connection.execute("BEGIN")
+            try:
+                yield session
+            finally:
+                session.connection.execute("COMMIT")
+
+    @contextmanager
+    def undone(self) -> Iterator[SqliteSession]:
+        # Not a writing transaction: what is tried out in temporary tables needs no lock on the file.
+        with self.read() as session:
+            session.connection.execute("SAVEPOINT undone")
+            try:
+                yield session
+            finally:
+                if session.connection.in_transaction:
+                    session.connection.execute("ROLLBACK TO undone")
+                    session.connection.execute("RELEASE undone")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.meaning(error) from error
+
+    def meaning(self, error: sqlite3.Error) -> StoreError:
+        """What SQLite raised, as the store's own error."""
+        if is_moved(error):
+            with self.connections.borrowed() as connection:
+                return StoreMoved((schema.meta(connection) or {}).get(MOVED, str(error)))
+        if "readonly" in str(error):  # opened while it was read-only, a connection stays so for good
+            self.connections.forget()
+        return explain(error, self.path, self.connections.path)
+
+    def explained(self, error: Exception) -> StoreError | None:
+        return self.meaning(error) if isinstance(error, sqlite3.Error) else None
+
+    def statements(
+        self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
+    ) -> Statements:
+        return written(*sources, words=words, style=style or "named")
+
+    def numbers(self, tx: Session, count: int) -> range:
+        last = last_number(cast(SqliteSession, tx).connection)
+        tx.run("draw_numbers", count=count)
+        return range(last + 1, last + 1 + count)
+
+    def transaction(self, timeout: float | None) -> SqliteTransaction:
+        self.open()
+        with self._explained():
+            return SqliteTransaction(self.connections, self.path)
+
+    def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
+        # The user may hold the write lock by now: our own connection could not create them, the user's can.
+        # If that is rolled back, the queue was never there.
+        if not self._is_here(user):
+            return False
+        for statement in schema.statements(re.sub(r"--.*", "", schema.ddl())):
+            user.run(statement, {})
+        return True
+
+    def identity_for(self, user: UserConnection) -> str:
+        return self.identity(self.session_on(user)) if self._is_here(user) else self.install_id()
+
+    def _is_here(self, user: UserConnection) -> bool:
+        files = [row[2] for row in user.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
+        here = os.path.realpath(self.connections.path)
+        return any(os.path.realpath(file) == here for file in files)
+
+    def session_on(self, user: UserConnection) -> Session:
+        return UserSession(user, own_statements(user.style), {"now": time.time(), "mono": time.monotonic()})
+
+    def copying(self, store: Store) -> CopySide:
+        from rowlock.stores.sqlite.copying import SqliteCopySide
+
+        return SqliteCopySide(self, store)
+
+    # -- producing -------------------------------------------------------------------------------
+
+    def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
+        with self.write(now) as tx:
+            if any(job.unique_key is not None for job in jobs):
+                inserted = insert_by_key(tx, jobs)
+            else:
+                inserted = insert(tx.connection, jobs, tx.now)
+        self._inserts += 1
+        return inserted
+
+    # -- finishing -------------------------------------------------------------------------------
+
+    def finish_many(self, tx: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        # Many at once cost 3 us each against 14. If any claim was lost, that is undone and each is looked at.
+        usual = [outcome for outcome in outcomes if outcome.is_usual]
+        if len(usual) < _MANY:
+            return outcomes
+        results = json_text({one.id: one.result for one in usual})
+        if len(results) > _LARGE:
+            return outcomes
+        connection = cast(SqliteSession, tx).connection
+        connection.execute("SAVEPOINT finish")
+        if tx.run("finish_all_completed", done=results) < len(usual):
+            connection.execute("ROLLBACK TO finish")
+            return outcomes
+        return [one for one in outcomes if not one.is_usual]
+
+    # -- what SQLite has to be asked for ---------------------------------------------------------
+
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> DataVersionWake:
+        return DataVersionWake(self._change)
+
+    def _change(self) -> int:
+        """A number that is different once somebody has committed since the last look."""
+        self.open()
+        with self._explained(), self.connections.borrowed() as connection:
+            version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        # A connection does not see its own commits this way, so the inserts of this process are counted, too.
+        return version + (self._inserts << 32)
+
+    def checkpoint(self) -> None:
+        with self._explained(), self.connections.borrowed() as connection:
+            self.checkpoints.in_maintenance(connection)
+
+    def facts(self) -> dict[str, Any]:
+        with self.read() as db:
+
+            def pragma(name: str) -> Any:
+                return db.connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+            return {
+                "address": self.path,
+                "code_version": schema.VERSION,
+                "server_version": sqlite3.sqlite_version,
+                "wal_reset_bug": not SAFE_AUTOCHECKPOINT,
+                "journal_mode": pragma("journal_mode"),
+                "synchronous": {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}[pragma("synchronous")],
+                "bytes": pragma("page_count") * pragma("page_size"),
+                "wal_bytes": size_of(f"{self.connections.path}-wal"),
+                "quick_check": [row[0] for row in db.connection.execute("PRAGMA quick_check(5)")],
+            }
+
+    def backup(self, target: str) -> int:
+        self.open(create=False)
+        if os.path.exists(target):
+            raise StoreError(f"{target} exists already; a backup never overwrites: name another file")
+        partial = f"{target}.partial"
+        try:
+            copy = sqlite3.connect(partial)
+            try:
+                with self.connections.borrowed() as connection:
+                    connection.backup(
+                        copy
+                    )  # in one step: every commit of another process restarts a slow one
+            finally:
+                copy.close()
+            os.replace(partial, target)
+        except (sqlite3.Error, OSError) as error:
+            with suppress(OSError):
+                os.remove(partial)
+            raise StoreError(f"the backup to {target} failed, nothing is left of it: {error}") from error
+        return os.stat(target).st_size

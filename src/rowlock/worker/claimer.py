@@ -1,0 +1,199 @@
+"""One exchange of a worker: from what may be claimed now to runs in their pools.
+
+Made by the loop's thread or by a runner, one at a time; decides when one is due.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rowlock.claim_outcomes import put_off
+from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
+from rowlock.execution.context import JobContext
+from rowlock.job import Claim
+from rowlock.pools.base import Run
+from rowlock.stores.base import together
+from rowlock.task import Task
+from rowlock.worker.demand import Demand
+from rowlock.worker.exchanger import Exchanger
+from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.lost_claims import LOOK_EVERY_SECONDS
+from rowlock.worker.polls import Polls
+from rowlock.worker.pools import Pools
+from rowlock.worker.prefetch import HORIZON, may_wait
+from rowlock.worker.profile import Profile
+from rowlock.worker.runs import Runs
+from rowlock.worker.store_backoff import StoreBackoff
+from rowlock.worker.unwritten import Unwritten
+from rowlock.workload import Workload
+
+_LOOK_SECONDS = 1.0  # the longest wait while anything runs
+SOON_SECONDS = 0.05
+
+
+class Claimer:
+    """Turns one worker's demand into runs; `lock` is held by whoever makes an exchange."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        profile: Profile,
+        unwritten: Unwritten,
+        runs: Runs,
+        pools: Pools,
+        demand: Demand,
+        heartbeat: Heartbeat,
+        polls: Polls,
+        exchanger: Exchanger,
+    ) -> None:
+        self._store = workload.store
+        self._registry = workload.registry
+        self._profile = profile
+        self._heartbeat = heartbeat
+        self._polls = polls
+        self._unwritten = unwritten
+        self._exchanger = exchanger
+        self._demand = demand
+        self._runs = runs
+        self._pools = pools
+        self.lock = threading.Lock()
+        self.stopping = False  # nothing more is claimed
+        self.reset(in_callers_thread=False)
+
+    def reset(self, in_callers_thread: bool) -> None:
+        """Begin anew, as a worker does with each of its runs."""
+        self.backoff = StoreBackoff(in_callers_thread)
+        self.closed = False  # no runner has to make an exchange any more
+        self.failure: BaseException | None = None  # what went wrong in a runner's thread
+        self._look_at = 0.0
+
+    # -- who makes one, and when -------------------------------------------------------------------
+
+    def exchange_if_due(self) -> bool:
+        """For a runner whose run has ended; False if the loop's thread has to look after what is left."""
+        if self._runs.in_flight or self.stopping or self.backoff.failing:
+            return False
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.closed:
+                self.exchange()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.lock.release()
+        return bool(self._runs.in_flight) and not self._unwritten and self.failure is None
+
+    def exchange(self) -> float:
+        """Write the outcomes, claim for the free slots; returns how long to wait. The lock has to be held."""
+        try:
+            with together(self._store):
+                wait = self._exchange()
+            return min(wait, LOOK_EVERY_SECONDS) if self._exchanger.lost_claims.expected else wait
+        except WorkerGone:
+            self._heartbeat.declared_dead(self._heartbeat.id)
+            return 0.0
+        except StoreError as error:
+            is_registered = self._heartbeat.liveness.is_registered
+            may_pass = is_registered or isinstance(error, TRANSIENT)
+            if not may_pass or isinstance(error, (StoreMoved, StoreClosed)):
+                raise  # it has nothing to lose yet, or not any more, and this does not pass
+            if isinstance(error, StoreBusy):
+                self._polls.found_busy()
+            return self.backoff.failed(error, is_registered)
+
+    def _exchange(self) -> float:
+        runs, demand, exchanger = self._runs, self._demand, self._exchanger
+        self._heartbeat.ensure()
+        if self.stopping:
+            self.take_back()
+        else:
+            if self._polls.maintain():
+                demand.look_for_isolated()
+            self._take_back_what_waits_too_long()
+        exchanger.release_lost_claims(runs.in_flight)
+        demand.learn(exchanger.count_written())
+        request = None if self.stopping else demand.request()
+        batch = exchanger.prepare(flush=self.stopping)
+        if not batch and not (request and demand.is_short()):
+            return self._until_deadline(_LOOK_SECONDS if demand.is_fresh else SOON_SECONDS)
+        got = exchanger.exchange(batch, request)
+        self.backoff.succeeded()
+        demand.learn(batch.outcomes)
+        if request is not None:
+            demand.claimed(request, got.claims)
+            # If the strategy was changed meanwhile, these came in the old order.
+            self._admit(got.claims, request.count, in_order=self._profile.strategy == request.strategy)
+        if paused := {one.queue for one in batch.outcomes if one.pause}:
+            self.take_back()  # what was prefetched from these queues
+            runs.pausing -= paused
+        if request is None or len(got.claims) >= request.count:
+            return 0.0 if demand.is_short() else self._until_deadline(_LOOK_SECONDS)
+        idle = min(self._polls.idle_wait(), exchanger.marks.sweep_in())
+        return min(idle, self._until_deadline(_LOOK_SECONDS)) if runs.in_flight else idle
+
+    def _until_deadline(self, longest: float) -> float:
+        """Seconds until a run may be over its timeout, or a quick one has waited for a while."""
+        if any(load.quick for load in self._runs.load.values()):
+            longest = min(longest, HORIZON)
+        deadline = self._runs.next_deadline()
+        return longest if math.isinf(deadline) else min(longest, max(0.01, deadline - time.monotonic()))
+
+    # -- from claims to runs -----------------------------------------------------------------------
+
+    def _admit(self, claims: Sequence[Claim], wanted: int, in_order: bool) -> None:
+        """Make runs of the claims that belong here, and give them to their pools; the others go back."""
+        if not claims:
+            return
+        runs, demand = self._runs, self._demand
+        if unknown := demand.unknown_tasks(claims):
+            for claim in claims:
+                if claim.task in unknown:
+                    # One that cannot be left out has to wait, or it would come back at once.
+                    self._unwritten.add(put_off(claim, unless_known=demand.leaves_out(claim.task)))
+            claims = [claim for claim in claims if claim.task not in unknown]
+        if not in_order:
+            runs.leave(claims)
+            return
+        if runs.pausing:  # claimed before the pause was written
+            runs.leave([claim for claim in claims if claim.queue in runs.pausing])
+            claims = [claim for claim in claims if claim.queue not in runs.pausing]
+        made = self._runs_of(claims)
+        fit = demand.fit(made, wanted)
+        runs.admit(made[:fit])
+        self._pools.submit(made[:fit])
+        runs.leave(claims[fit:])
+
+    def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
+        known: dict[str, tuple[Task[..., Any] | None, str, float]] = {}  # most claims are of few tasks
+        store, reporting, made = self._store, self._runs.reporting, []
+        for claim in claims:
+            if claim.task not in known:
+                task = self._registry.find(claim.task)
+                kind = self._pools.kind_of(task)
+                known[claim.task] = (task, kind, self._demand.pools[kind].cost(claim.task))
+            task, kind, cost = known[claim.task]
+            timeout = None if task is None else task.timeout
+            context = JobContext(claim, timeout, store=store, reporting=reporting)
+            made.append(Run(claim, task, context, cost if may_wait(claim, task) else math.inf, kind))
+        return made
+
+    def take_back(self) -> None:
+        """Give back what has not begun."""
+        self._runs.take_back(self._pools.take_back())
+
+    def _take_back_what_waits_too_long(self) -> None:
+        """Give back what waits behind slow runs: others may be idle."""
+        moment = time.monotonic()
+        if moment < self._look_at:
+            return
+        self._look_at = moment + HORIZON
+        for kind, load in self._runs.load.items():
+            if load.quick and kind in self._pools.by_kind:
+                self._pools.by_kind[kind].submit(())  # one that was quick may have become slow: others help
+        if late := self._demand.late_pools():
+            self._runs.take_back(self._pools.take_back(late))

@@ -1,0 +1,152 @@
+"""What may be claimed now: how many jobs, of which tasks, and whether an isolated one may be among them.
+
+Learns from what runs took (`prefetch.py`), and from the store whether an isolated job waits (`isolation.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rowlock.job import Claim, ClaimRequest, Outcome
+from rowlock.liveness import Liveness
+from rowlock.pools.base import Run
+from rowlock.worker.isolation import Isolation
+from rowlock.worker.prefetch import LONGEST_WAIT_SECONDS, Prefetch
+from rowlock.worker.profile import Profile
+from rowlock.worker.runs import Load, Runs
+from rowlock.workload import Workload
+
+log = logging.getLogger("rowlock.worker")
+
+_MOST_UNKNOWN = 500  # names of tasks that are left out of a claim
+
+
+class Demand:
+    """One worker's demand: by the runs in flight, experience, isolated jobs, and how fresh its beat is."""
+
+    def __init__(self, workload: Workload, profile: Profile, liveness: Liveness, runs: Runs) -> None:
+        self._store = workload.store
+        self._registry = workload.registry
+        self._profile = profile
+        self._liveness = liveness
+        self._runs = runs
+        self.reset({}, None)
+
+    def reset(self, slots: Mapping[str, int], most: int | None) -> None:
+        """Begin anew, with so many slots in each pool, and at most so many jobs prefetched."""
+        self.pools = {name: Prefetch(number, most) for name, number in slots.items()}
+        self._unknown: set[str] = set()  # tasks that this worker has met and does not know
+        self._isolation = Isolation(self._store, self._profile)
+
+    # -- how many --------------------------------------------------------------------------------
+
+    def request(self) -> ClaimRequest | None:
+        """What may be claimed now; None: nothing."""
+        runs = self._runs.all_runs()
+        may_isolate = self._isolation.may_start(runs, self._left_out)
+        wanted = 0 if not self.is_fresh or self._is_blocked(runs) else self._wanted()
+        if not wanted:
+            return None
+        return ClaimRequest(
+            count=wanted,
+            strategy=self._profile.strategy,
+            queues=self._profile.queues,
+            isolate=may_isolate,
+            unknown=self._left_out(),
+        )
+
+    @property
+    def is_fresh(self) -> bool:
+        """False just after a freeze: the worker has to beat before it may claim."""
+        return self._liveness.may_claim()
+
+    def may_claim(self) -> bool:
+        """True if new jobs are welcome."""
+        return self._wanted() > 0 and not self._is_blocked(self._runs.all_runs())
+
+    def is_short(self) -> bool:
+        """True if more jobs are needed before outcomes come, with which they can be claimed."""
+        return self._wanted() > 0 and any(
+            pool.is_short(load.slow, load.quick) for pool, load in self._loads()
+        )
+
+    def _is_blocked(self, runs: Sequence[Run]) -> bool:
+        return self._isolation.blocks(runs, lambda run: self.pools[run.pool_name].is_quick(run.claim.task))
+
+    def _wanted(self) -> int:
+        return min(pool.wanted(load.slow, load.quick) for pool, load in self._loads())
+
+    def _loads(self) -> list[tuple[Prefetch, Load]]:
+        return [(pool, self._runs.load[name]) for name, pool in self.pools.items()]
+
+    def fit(self, runs: Sequence[Run], wanted: int) -> int:
+        """How many of these new runs, in their order, may stay here; learns how many to claim next time."""
+        fit = len(runs)
+        for name, pool in self.pools.items():
+            # A run in another pool takes no capacity from this one.
+            costs = [run.cost if run.pool_name == name else 0.0 for run in runs]
+            fit = min(fit, pool.fitting(costs, self._runs.load[name].slow))
+            pool.adapt(costs, wanted)
+        return fit
+
+    def learn(self, outcomes: Iterable[Outcome]) -> None:
+        """Take note of how long runs took."""
+        for pool in self.pools.values():
+            pool.learn(outcomes)
+
+    def late_pools(self) -> list[str]:
+        """The pools in which quick runs wait too long behind others; those count as slow from now on."""
+        moment, late = time.monotonic(), []
+        for name, pool in self.pools.items():
+            if not self._runs.load[name].quick:
+                continue
+            runs = [run for run in self._runs.all_runs() if run.pool_name == name]
+            waiting = [run for run in runs if run.context.began is None]
+            if any(moment - run.started > LONGEST_WAIT_SECONDS for run in waiting):
+                pool.slower_than_thought(
+                    (run.claim.task, moment - run.context.began)
+                    for run in runs
+                    if run.context.began is not None
+                )
+                late.append(name)
+        return late
+
+    def look_for_isolated(self) -> None:
+        """See whether an isolated job waits: a dead worker's jobs have just come back."""
+        self._isolation.look(self._left_out())
+
+    def claimed(self, request: ClaimRequest, claims: Sequence[Claim]) -> None:
+        """Take note of what came of a request."""
+        if request.isolate:
+            self._isolation.asked_for(claims)
+
+    def facts(self) -> dict[str, Any]:
+        """How the worker chooses, for `rowlock workers`."""
+        return {
+            name: {"slots": pool.slots, "ahead": pool.ahead, "seconds": pool.shown()}
+            for name, pool in self.pools.items()
+        }
+
+    # -- unknown tasks -----------------------------------------------------------------------------
+
+    def unknown_tasks(self, claims: Sequence[Claim]) -> set[str]:
+        """The tasks among these that are not known here; they are left out from now on."""
+        unknown = {name for name in {claim.task for claim in claims} if self._registry.find(name) is None}
+        for name in sorted(unknown - self._unknown)[: _MOST_UNKNOWN - len(self._unknown)]:
+            log.warning("this worker knows no task %r; from now on it leaves its jobs to others", name)
+            self._unknown.add(name)
+        return unknown
+
+    def leaves_out(self, task: str) -> bool:
+        """Whether claims leave out this task; there is a limit to how many they can."""
+        return task in self._unknown
+
+    def _left_out(self) -> tuple[str, ...]:
+        """The tasks that it has met and does not know; one that was registered since is known."""
+        if not self._unknown:
+            return ()
+        self._unknown = {name for name in self._unknown if self._registry.find(name) is None}
+        return tuple(sorted(self._unknown))
