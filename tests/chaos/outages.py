@@ -218,10 +218,13 @@ def failing_calls(process: subprocess.Popen[bytes], what: str) -> Iterator[None]
 
 
 def _traced(pid: int) -> bool:
-    return all(
-        "TracerPid:\t0\n" not in (thread / "status").read_text()
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-    )
+    try:
+        return all(
+            "TracerPid:\t0\n" not in (thread / "status").read_text()
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread ended while it was looked at
 
 
 def _run(*command: str) -> None:

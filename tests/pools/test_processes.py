@@ -258,7 +258,7 @@ def gone(pid: int) -> bool:
     """True if there is no such process, or only its exit code is left."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second one if it went between opening and reading
         if not Path("/proc/self/stat").exists():  # not Linux
             return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode != 0
         return True
