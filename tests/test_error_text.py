@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing
 
 import pytest
@@ -84,4 +85,17 @@ def test_a_failure_without_a_traceback_is_named_by_its_first_line(app: Rowlock) 
     job = give_up.enqueue()
     app.worker(concurrency=1).run(until_empty=True)
     with pytest.raises(JobFailed, match=r"declined$"):
+        app.result(job.id)
+
+
+def test_an_expired_job_is_named_with_the_last_line_of_its_last_error(app: Rowlock) -> None:
+    @app.task(expires=60)
+    def read() -> None:
+        raise OSError("disk gone")
+
+    job = read.enqueue()
+    app.worker(concurrency=1).run(until_empty=True)
+    assert app.store.expire(1, now=time.time() + 100) == 1
+    reason = r"its deadline to start \(expires\) has passed; its last error was: OSError: disk gone$"
+    with pytest.raises(JobFailed, match=reason):
         app.result(job.id)

@@ -53,3 +53,12 @@ def test_subclasses_of_never_are_never_retried() -> None:
 def test_retry_later_takes_seconds(seconds: Any) -> None:
     with pytest.raises(ValueError, match="must be seconds"):
         RetryLater(seconds)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"max_attempts": 0}, {"max_attempts": True}, {"base": "2"}, {"cap": -1.0}, {"backoff": "random"}],
+)
+def test_a_policy_that_means_nothing_is_refused_by_name(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"Retry\(.*{next(iter(given))}=.*must be"):
+        Retry(**given)

@@ -62,6 +62,7 @@ def test_a_strategy_may_be_registered_again_but_not_another_one_of_its_name() ->
         ("no order", (OLDEST,), None),
         ("", (OLDEST,), None),
         ("ORDER", (), None),
+        ("ORDER", [OLDEST], None),
         ("ORDER", (HIGHEST,), None),
         ("ORDER", (OLDEST, HIGHEST), None),
         ("ORDER", (Key("id; DROP TABLE"),), None),  # type: ignore[arg-type]

@@ -413,6 +413,8 @@ def test_configure_changes_one_enqueue_and_not_the_task(app: Rowlock) -> None:
     assert app.job(job.id) == job
     plain = add.enqueue(1, 2)
     assert (plain.priority, plain.queue, plain.unique_key, plain.meta) == (0, "slow", None, {})
+    sooner = add.configure(run_at=when).configure(delay=5).enqueue(1, 2)
+    assert sooner.run_at < when  # what was configured last counts
     later = add.configure(delay=timedelta(minutes=1)).configure(priority=1).enqueue(1, 2)
     assert later.state == "scheduled" and later.run_at - later.created_at == timedelta(minutes=1)
 

@@ -194,6 +194,8 @@ def test_what_is_no_connection_is_refused_at_once(tmp_path: Path, postgres_queue
             task = app.task(lambda: None, name="send")
             with pytest.raises(ConfigurationError, match="cannot write jobs on a builtins"):
                 task.using("sqlite:///jobs.db")
+            with pytest.raises(ConfigurationError, match=r"using\(None\): pass the connection"):
+                task.using(None)
 
 
 def test_a_sleeping_worker_hears_of_the_commit(app: Rowlock, case: Case) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from rowlock import codec
 from rowlock.asynchronous import in_thread
 from rowlock.binding import Binding
-from rowlock.errors import StoreError
+from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Inserted, Job, NewJob, utc
 from rowlock.options import UNIQUE, EnqueueOptions, Options, options
 
@@ -135,6 +135,8 @@ class Enqueuer(Generic[P]):
     def using(self, connection: object) -> Enqueuer[P]: ...
     def using(self, connection: object) -> Enqueuer[P] | AsyncEnqueuer[P]:
         """The same task, enqueued on a connection of yours: the job commits or rolls back with your rows."""
+        if connection is None:  # a session that was never made: the job would be committed by itself
+            raise ConfigurationError("using(None): pass the connection or session whose transaction it joins")
         other = self._copy(self.options)
         other._connection = connection
         return AsyncEnqueuer(other) if self._app.destination(connection).asynchronous else other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 _MAX_ERROR = 32_768
+_TRACEBACK = "Traceback (most recent"
 
 
 def headline(text: str | None) -> str:
@@ -13,7 +14,10 @@ def headline(text: str | None) -> str:
     It need not be the last one: database drivers add where in the SQL it was, and other lines of advice.
     """
     lines = (text or "").strip().splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent")]
+    reason, found, _ = lines[0].partition(_TRACEBACK) if lines else ("", "", "")
+    if found and reason.endswith(": "):  # "...; its last error was: Traceback ..."
+        return reason + headline("\n".join([_TRACEBACK, *lines[1:]]))
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if starts:
         lines = [line for line in lines[starts[-1] + 1 :] if not line[:1].isspace()] or lines
     elif lines and lines[0].startswith("+ Exception Group Traceback"):

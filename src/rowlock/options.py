@@ -63,6 +63,10 @@ def options(base: Options, given: Mapping[str, Any], known: Collection[str] = ()
         changes[name] = _CHECKS[name](name, value)
     if changes.get("delay") is not None and changes.get("run_at") is not None:
         raise ConfigurationError("give either delay= or run_at=, not both")
+    if changes.get("delay") is not None:
+        changes["run_at"] = None  # what was configured last counts
+    elif changes.get("run_at") is not None:
+        changes["delay"] = None
     if "meta" in changes and changes["meta"] is not None:
         changes["meta"] = codec.encode(changes["meta"], "meta", _MAX_META)
     return msgspec.structs.replace(base, **changes)

@@ -32,7 +32,7 @@ class Retry(msgspec.Struct, frozen=True):
     jitter: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
             raise ConfigurationError(
                 f"Retry(max_attempts={self.max_attempts!r}): must be a whole number >= 1"
             )
@@ -40,7 +40,7 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"Retry(backoff={self.backoff!r}): must be one of {', '.join(_BACKOFFS)}"
             )
-        if not (0 <= self.base <= LONGEST and 0 <= self.cap <= LONGEST):
+        if not all(isinstance(one, (int, float)) and 0 <= one <= LONGEST for one in (self.base, self.cap)):
             raise ConfigurationError(
                 f"Retry(base={self.base!r}, cap={self.cap!r}): both must be seconds from 0 to 100 years"
             )

@@ -72,7 +72,8 @@ class Strategy(msgspec.Struct, frozen=True):
         # Names are shown and stored, columns and weights become SQL: nothing else may come through.
         if not isinstance(self.name, str) or not self.name.replace("_", "").isalnum():
             raise ConfigurationError(f"strategy {self.name!r}: a name has letters, digits and underscores")
-        if self.order not in _ORDERS or (self.draw and len(self.order) > 1):
+        known = isinstance(self.order, tuple) and self.order in _ORDERS
+        if not known or (self.draw and len(self.order) > 1):
             raise ConfigurationError(
                 f"strategy {self.name}: an order is OLDEST or NEWEST, after HIGHEST or LOWEST unless levels "
                 "are drawn"

@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import threading
 import time
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +378,20 @@ def test_a_poller_of_the_app_polls_as_its_settings_say(tmp_path: Path) -> None:
     app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", poll_interval=7)
     assert app.poller().poll_interval == 7
     assert app.poller(poll_interval=2).poll_interval == 2
+
+
+def test_a_job_that_falls_due_between_two_claims_is_claimed_and_counts_as_one_poll(
+    app: Rowlock, poller: Poller
+) -> None:
+    assert poller.claim() is None
+    job = enqueue(app, delay=0.05)
+    due = app.job(job).run_at
+    eventually(lambda: datetime.now(timezone.utc) > due)
+    claim = poller.claim()
+    assert claim is not None and claim.id == job
+    assert (poller.polls_total, poller.polls_empty, poller.polls_successful) == (2, 1, 1)
+
+
+def test_the_number_of_idle_polls_is_checked(app: Rowlock) -> None:
+    with pytest.raises(ValueError, match="max_idle_polls=-1: must be"):
+        Poller(app, max_idle_polls=-1)

@@ -132,6 +132,8 @@ class Poller:
                 profile = self._profile
                 request = ClaimRequest(count=1, strategy=profile.strategy, queues=profile.queues)
                 got = self._exchanger.exchange(self._exchanger.prepare(), request)
+                if not got.claims and self._polls.poll_again():
+                    got = self._exchanger.exchange(self._exchanger.prepare(), request)
                 self._unsettled.update((claim.id, claim.claim) for claim in got.claims)
         except WorkerGone:
             self._heartbeat.declared_dead(self.worker_id)

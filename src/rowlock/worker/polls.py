@@ -94,6 +94,18 @@ class Polls:
         self._hold_until = self._maintenance_needed_at if done.rescue.waited else 0.0
         return bool(done.rescue.workers)
 
+    def poll_again(self) -> bool:
+        """After an empty poll: whether something has fallen due meanwhile; then both count as one poll."""
+        needed = self._workload.store.next_needed(self._heartbeat.id)
+        if needed is None or needed > 0 or time.monotonic() < self._hold_until:
+            return False
+        self._maintenance_at = 0.0
+        self.maintain()
+        self.total -= 1
+        self.empty -= 1
+        self.consecutive_empty -= 1
+        return True
+
     # -- waiting ---------------------------------------------------------------------------------
 
     def idle_wait(self) -> float:

@@ -29,6 +29,8 @@ class Profile:
         is_number = isinstance(poll_interval, (int, float)) and not isinstance(poll_interval, bool)
         if not is_number or not poll_interval > 0:
             raise ValueError(f"poll_interval={poll_interval!r}: must be more than 0 seconds")
+        if type(max_idle_polls) is not int or max_idle_polls < 0:
+            raise ConfigurationError(f"max_idle_polls={max_idle_polls!r}: must be a whole number >= 0")
         if isinstance(queues, str):  # a sequence, too
             raise ConfigurationError(f"queues={queues!r}: must be a list of names")
         self.name = None if name is None else check_name("worker_id", name)
