@@ -70,15 +70,26 @@ class Claimer:
         self.closed = False  # no runner has to make an exchange any more
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._look_at = 0.0
+        self._enough = 0  # while more quick runs than these are left, outcomes wait for others,
+        self._due_at = 0.0  # but not longer than until then
 
     # -- who makes one, and when -------------------------------------------------------------------
 
+    def due_in(self) -> float:
+        """In how many seconds what has ended is to be written: at once, unless enough quick runs are left."""
+        load = self._runs.load["thread"]
+        if load.slow or load.quick <= self._enough:
+            return 0.0
+        return max(0.0, self._due_at - time.monotonic())
+
     def exchange_if_due(self) -> bool:
         """For a runner whose run has ended; False if the loop's thread has to look after what is left."""
-        if self._runs.in_flight or self.stopping or self.backoff.failing:
+        if self.due_in():
+            return True
+        if self.stopping or self.backoff.failing:
             return False
         if not self.lock.acquire(blocking=False):
-            return False
+            return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
         try:
             if not self.closed:
                 self.exchange()
@@ -86,13 +97,16 @@ class Claimer:
             self.failure = error
         finally:
             self.lock.release()
-        return bool(self._runs.in_flight) and not self._unwritten and self.failure is None
+        left = self._unwritten and not self.due_in()
+        return bool(self._runs.in_flight) and not left and self.failure is None
 
     def exchange(self) -> float:
         """Write the outcomes, claim for the free slots; returns how long to wait. The lock has to be held."""
         try:
             with together(self._store):
                 wait = self._exchange()
+            self._enough = max(self._runs.load["thread"].quick // 2, self._pools.slots.get("thread", 1) - 1)
+            self._due_at = time.monotonic() + HORIZON
             return min(wait, LOOK_EVERY_SECONDS) if self._exchanger.lost_claims.expected else wait
         except WorkerGone:
             self._heartbeat.declared_dead(self._heartbeat.id)

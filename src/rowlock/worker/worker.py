@@ -270,7 +270,9 @@ class Worker:
             return
         elsewhere = self.claimer.lock.locked()  # a runner makes an exchange, and rings if it needs us
         failing = self.claimer.backoff.failing
-        if failing or elsewhere or not self._unwritten:
+        if self._unwritten and not (failing or elsewhere):
+            seconds = min(seconds, self.claimer.due_in())
+        if seconds > 0:
             idle = not (self.claimer.stopping or failing or elsewhere)
             for_jobs = idle and self._demand.may_claim()
             self.polls.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
