@@ -134,6 +134,12 @@ def test_an_engine_without_a_pool_gives_everybody_a_turn(app: Rowlock, path: str
         assert connection.execute(text("SELECT count(*) FROM videos")).scalar() == 1
 
 
+def test_an_engine_that_takes_turns_is_not_for_owner_mode(path: str) -> None:
+    url = re.escape(f'Rowlock("duckdb:///{path}")')
+    with pytest.raises(ConfigurationError, match=f"Give the app the URL, {url}"):
+        Rowlock(engine=create_engine(path))
+
+
 def test_what_cannot_take_turns_is_refused(app: Rowlock, path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has no pool"):
         create_engine(path, poolclass=None)

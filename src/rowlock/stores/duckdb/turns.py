@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+TAKES_TURNS = "rowlock_takes_turns"  # the execution option of an engine whose connections do
 JOINED_FOR = 0.5  # seconds of a turn in which other threads of the process may join it
 _FORKED = (
     "this process was forked while process {parent} had its turn with {path}, and cannot use that file: fork "
