@@ -25,12 +25,13 @@ class Clash(StoreBusy):
 
 
 class FileHeld(StoreBusy):
-    """Another process has the file open."""
+    """Another process has the file open: who, for people, and what to do about it."""
 
-    def __init__(self, message: str, who: str, pid: int | None) -> None:
-        super().__init__(message)
-        self.who = who  # for people
-        self.pid = pid
+    def __init__(self, said: str, cure: str, who: str) -> None:
+        super().__init__(f"{said}: {cure}")
+        self.said = said
+        self.cure = cure
+        self.who = who
 
 
 def explain(error: duckdb.Error, path: str) -> StoreError:
@@ -76,10 +77,9 @@ def _held(text: str, path: str) -> FileHeld:
     found = _HELD.search(text)
     who = f"process {found[2]} ({found[1]})" if found else "another process"
     return FileHeld(
-        f"{path} is open in {who}, and DuckDB lets one process open a file at a time: end that program, or "
-        "run this inside it with Rowlock(engine=...)",
+        f"{path} is open in {who}, and DuckDB lets one process open a file at a time",
+        "end that program, or run this inside it with Rowlock(engine=...)",
         who,
-        int(found[2]) if found else None,
     )
 
 

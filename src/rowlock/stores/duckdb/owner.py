@@ -70,6 +70,10 @@ class Owner:
         with self.borrowed():
             return time.monotonic() - began
 
+    def holder(self) -> int:
+        """This process."""
+        return os.getpid()
+
     def long_turn(self) -> tuple[float, float]:
         """Nobody waits for a turn here."""
         return 0.0, 0.0
