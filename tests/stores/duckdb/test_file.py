@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import duckdb
 import pytest
+import sqlalchemy
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -133,6 +134,14 @@ def test_an_engine_without_a_pool_gives_everybody_a_turn(app: Rowlock, path: str
         assert session.execute(text("SELECT count(*) FROM videos")).scalar() == 1
     with create_engine(f"duckdb:///{path}").connect() as connection:  # its URL does as well
         assert connection.execute(text("SELECT count(*) FROM videos")).scalar() == 1
+
+
+def test_a_pooled_engine_in_the_same_process_is_refused_with_the_cure(app: Rowlock, path: str) -> None:
+    app.store.open()
+    pooled = sqlalchemy.create_engine(f"duckdb:///{path}")
+    with pooled.connect(), pytest.raises(StoreUnusable, match=r"rowlock\.duckdb\.create_engine\(path\)"):
+        app.depth()
+    pooled.dispose()
 
 
 def test_an_engine_that_takes_turns_is_not_for_owner_mode(path: str) -> None:

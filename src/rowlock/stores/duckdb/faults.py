@@ -56,7 +56,8 @@ def explain(error: duckdb.Error, path: str) -> StoreError:
     if "different configuration" in lowered:
         return StoreUnusable(
             f"this process has {path} open already, with other settings: give the app what has it open, "
-            f"Rowlock(engine=...) or Rowlock(connection=...) (DuckDB: {text})"
+            "Rowlock(engine=...) or Rowlock(connection=...); or let that take turns, as an engine of "
+            f"rowlock.duckdb.create_engine(path) does (DuckDB: {text})"
         )
     if "already closed" in lowered:
         return StoreUnusable(f"the connection to {path} is closed (DuckDB: {text})")
