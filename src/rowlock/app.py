@@ -5,7 +5,6 @@ Nothing is opened when it is made: each process opens the store on its first cal
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from rowlock.worker.poller import Poller
     from rowlock.worker.worker import Worker
     from rowlock.workload import Workload
-
-# A library does not print: whoever wants the log lines configures logging, as `rowlock worker` does.
-logging.getLogger("rowlock").addHandler(logging.NullHandler())
 
 P = ParamSpec("P")
 R = TypeVar("R")
