@@ -85,7 +85,7 @@ def test_rq_carries_ids_only_under_names_of_this_database(app: Rowlock, fleet: F
 
 
 def test_rows_of_a_consumer_go_through_rq(app: Rowlock, fleet: Fleet) -> None:
-    _create_orders(app, 3)
+    _create_orders(app, *range(3))
     app.consumer("orders", table="orders", status=Status("status"))(lambda order: order.id)
     with fleet.working("consumer:orders"):
         eventually(lambda: _orders(app) == ["completed"] * 3, timeout=50)
@@ -93,8 +93,18 @@ def test_rows_of_a_consumer_go_through_rq(app: Rowlock, fleet: Fleet) -> None:
     assert "consumer-orders" in fleet.queue("consumer:orders").name
 
 
+def test_a_row_whose_key_is_the_empty_text_goes_through_rq(
+    app: Rowlock, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    _create_orders(app, "", "0", key="TEXT")
+    app.consumer("orders", table="orders", status=Status("status"))(lambda order: order.id)
+    with fleet.working("consumer:orders"):
+        eventually(lambda: _orders(app) == ["completed"] * 2, timeout=50)
+    assert fleet.hashes() == [] and "refused" not in caplog.text
+
+
 def test_a_batch_of_rows_is_one_rq_job(app: Rowlock, fleet: Fleet) -> None:
-    _create_orders(app, 5)
+    _create_orders(app, *range(5))
     sizes: list[int] = []
     app.consumer("orders", table="orders", status=Status("status"), batch=3)(
         lambda orders: sizes.append(len(orders))
@@ -405,11 +415,11 @@ def test_a_worker_behind_a_relay_leaves_maintenance_to_it(app: Rowlock, fleet: F
             assert app.result(late.id, timeout=50) == "model"
 
 
-def _create_orders(app: Rowlock, count: int) -> None:
+def _create_orders(app: Rowlock, *ids: Any, key: str = "INTEGER") -> None:
     app.store.open()
     with app.store.database.write() as tx:
-        tx.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT DEFAULT 'pending')")
-        tx.connection.executemany("INSERT INTO orders (id) VALUES (?)", [(n,) for n in range(count)])
+        tx.connection.execute(f"CREATE TABLE orders (id {key} PRIMARY KEY, status TEXT DEFAULT 'pending')")
+        tx.connection.executemany("INSERT INTO orders (id) VALUES (?)", [(id,) for id in ids])
 
 
 def _orders(app: Rowlock) -> list[str]:

@@ -52,7 +52,7 @@ class Message(msgspec.Struct, frozen=True):
 
 def message_of(install: str, claim: Claim) -> Message:
     """The message about a claim."""
-    if claim.row:
+    if claim.row is not None:
         return Message(install, claim.queue, claim.unique_key or claim.row, claim.id, claim.claim)
     return Message(install, JOBS, str(claim.id), claim.id, claim.claim)
 
