@@ -10,10 +10,11 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from rowlock import Rowlock
+from rowlock.options import CONSUMERS
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import Names, RqTarget
+from rowlock.relays.rq_target import Names, RqTarget, names_for
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 from tests.servers.redis import RedisServer
@@ -33,7 +34,7 @@ class Fleet:
     def relay(self, *queues: str, **chosen: Any) -> Relay:
         """A relay that a test drives cycle by cycle."""
         workload = workload_for(self.app, queues)
-        target = RqTarget(connect(self.server.url), self.names.install, self.server.url)
+        target = RqTarget(connect(self.server.url), names_for(workload), self.server.url)
         chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", **chosen}
         made = Relay(self.app, workload, target, **chosen)
         self._relays.append(made)
@@ -58,7 +59,8 @@ class Fleet:
 
     def queue(self, name: str = "default") -> Queue:
         """RQ's queue of this name, as anybody at Redis sees it."""
-        return Queue(self.names.queue(name), connection=self._as_rq, serializer=JSONSerializer)
+        names = Names(self.names.install, of_rows=name.startswith(CONSUMERS))
+        return Queue(names.queue(name), connection=self._as_rq, serializer=JSONSerializer)
 
     def waiting(self, name: str = "default") -> list[str]:
         return list(self.redis.lrange(self.queue(name).key, 0, -1))

@@ -122,6 +122,28 @@ def test_a_worker_without_named_queues_finds_them(app: Rowlock, fleet: Fleet, ga
         assert app.result(job, timeout=50) == "model"
 
 
+@pytest.mark.parametrize("name", ["consumer-orders", "consumer:orders", "queue-consumer-orders"])
+def test_jobs_of_a_queue_that_is_called_like_a_consumers_are_run(
+    app: Rowlock, fleet: Fleet, gate: Gate, name: str
+) -> None:
+    _create_orders(app, 1)
+    app.consumer("orders", table="orders", status=Status("status"))(lambda order: order.id)
+    job = app.enqueue("segment", {"n": 1}, queue=name)
+    relay, rows = fleet.relay(), fleet.relay("consumer:orders")
+    relay.run_once()
+    rows.run_once()
+    assert len(fleet.waiting("consumer:orders")) == 1  # the row, and not the job
+    with fleet.worker():
+        assert app.result(job, timeout=50) == "model"
+    assert _orders(app) == ["running"] and app.job(job).claim == 1
+
+
+def test_a_queue_that_is_called_like_a_consumers_may_be_named(app: Rowlock, fleet: Fleet, gate: Gate) -> None:
+    job = app.enqueue("segment", {"n": 1}, queue="consumer-orders")
+    with fleet.working("consumer-orders"):
+        assert app.result(job, timeout=50) == "model"
+
+
 def test_a_worker_of_several_queues_leaves_nothing_behind(app: Rowlock, fleet: Fleet, gate: Gate) -> None:
     with fleet.working("a", "b", "default"):
         jobs = [app.enqueue("segment", {"n": 1}, queue=name) for name in ("a", "b", "default")]

@@ -19,7 +19,6 @@ from rowlock.job import Claim, ClaimRequest
 from rowlock.liveness import Lease, Liveness
 from rowlock.maintenance import Maintenance
 from rowlock.marks import Marks
-from rowlock.options import CONSUMERS
 from rowlock.relays.handed_over import HandedOver
 from rowlock.relays.messages import TargetError
 from rowlock.relays.target import Target
@@ -61,6 +60,7 @@ class Relay:
         self._registry = workload.registry
         self._store = workload.store
         self._target = target
+        self._of_rows = workload.consumer is not None
         self._queues = target_queues(workload)
         self._strategy = strategy
         self._poll_interval = app.settings.poll_interval if poll_interval is None else poll_interval
@@ -306,16 +306,13 @@ class Relay:
     def _queues_with_work(self) -> list[str]:
         self._names_at = time.monotonic() + self._poll_interval
         pulse = self._store.pulse()
-        return sorted(name for name in pulse.waiting if name not in pulse.paused and self._may_relay(name))
-
-    def _may_relay(self, name: str) -> bool:
-        return not name.startswith("consumer-")
+        return sorted(name for name in pulse.waiting if name not in pulse.paused)
 
     def _claim(self, names: tuple[str, ...], count: int) -> list[Claim]:
         request = ClaimRequest(
             count=count,
             strategy=self._strategy,
-            queues=() if names[0].startswith(CONSUMERS) else names,
+            queues=() if self._of_rows else names,
             hand_over=True,
             unknown=tuple(sorted(self._unknown)),
             marks=self._marks[names[0]],

@@ -24,11 +24,10 @@ from rq.worker_registration import register
 
 from rowlock.errors import RowlockError
 from rowlock.job import ClaimKey
-from rowlock.options import CONSUMERS
 from rowlock.relays.messages import JOBS, BadMessage, Message, received
 from rowlock.relays.receiving import Inbox, ReceivingStore
 from rowlock.relays.redis_connection import ERRORS, SOCKET_TIMEOUT_SECONDS, check, explained
-from rowlock.relays.rq_target import FUNCTION, Names, check_version, forget, intermediate, texts
+from rowlock.relays.rq_target import FUNCTION, check_version, forget, intermediate, names_for, texts
 from rowlock.relays.workload import app_from_environment, target_queues, workload_for
 from rowlock.waiting import backoff
 from rowlock.worker.options import STOP_GRACE
@@ -130,7 +129,8 @@ class RowlockWorker(SimpleWorker):
         """The worker that begins what is popped from the queues of this workload."""
         self._registry = workload.registry
         self._wanted_names = target_queues(workload)
-        self._rq_names = Names(workload.store.install_id())
+        self._source = self._wanted_names[0] if workload.consumer else JOBS
+        self._rq_names = names_for(workload)
         store = ReceivingStore(workload.store, self._inbox, self)
         self._made = Worker(
             app,
@@ -284,10 +284,7 @@ class RowlockWorker(SimpleWorker):
 
     def _is_from(self, message: Message, queue: Queue) -> bool:
         """Whether a message is about what this worker works on: jobs, or the rows of its consumer."""
-        mine = self._wanted_names[0] if self._wanted_names else ""
-        if mine.startswith(CONSUMERS):
-            return message.source == mine
-        return message.source == JOBS and queue.name.startswith(self._rq_names.prefix)
+        return message.source == self._source and queue.name.startswith(self._rq_names.prefix)
 
     def _put_back(self, queue: Queue, id: str) -> None:
         with self.connection.pipeline() as pipeline:
@@ -321,9 +318,8 @@ class RowlockWorker(SimpleWorker):
             listed = texts(cast("Any", self.connection.smembers(Queue.redis_queues_keys)))
             ours = (key.removeprefix(Queue.redis_queue_namespace_prefix) for key in listed)
             others = {name for name in ours if name.startswith(self._rq_names.prefix)}
-            consumers = self._rq_names.queue(CONSUMERS)
             names = {self._rq_names.queue(name) for name in known} | {
-                name for name in others if not name.startswith(consumers)
+                name for name in others if not name.startswith(self._rq_names.of_consumers)
             }
         if names != set(self.queue_names()):
             self.queues = [

@@ -11,10 +11,9 @@ from typing import Any
 
 from rowlock.options import CONSUMERS
 from rowlock.relays.base import Relay
-from rowlock.relays.messages import check_queue
 from rowlock.relays.redis_connection import check, connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import RqTarget, check_version
+from rowlock.relays.rq_target import RqTarget, check_version, names_for
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 
@@ -33,8 +32,7 @@ class ViaRq:
     ) -> None:
         url = app.settings.redis_url
         workload = workload_for(app, names)
-        install = app.store.install_id()
-        target = RqTarget(connect(url), install, url)
+        target = RqTarget(connect(url), names_for(workload), url)
         self.relay = Relay(app, workload, target, strategy=strategy)
         self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay)
         self.worker: Worker = self._receiver.worker_for(app, workload, grace=grace, worker_id=worker_id)
@@ -58,7 +56,7 @@ class Relays:
     def __init__(self, app: Any, names: Sequence[str], *, strategy: str = "PRIORITY") -> None:
         url = app.settings.redis_url
         app.load_tasks()
-        jobs = [check_queue(name) for name in names if not name.startswith(CONSUMERS)]
+        jobs = [name for name in names if not name.startswith(CONSUMERS)]
         consumers = [name for name in names if name.startswith(CONSUMERS)]
         if not names:
             consumers = [CONSUMERS + name for name in sorted(app.consumers)]
@@ -66,7 +64,7 @@ class Relays:
         self.relays = []
         for source in sources or [[]]:
             workload = workload_for(app, source)
-            target = RqTarget(connect(url), app.store.install_id(), url)
+            target = RqTarget(connect(url), names_for(workload), url)
             order = "FIFO" if workload.consumer else strategy
             self.relays.append(Relay(app, workload, target, strategy=order))
 
