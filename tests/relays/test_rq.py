@@ -304,6 +304,21 @@ def test_what_was_forged_is_refused_and_the_rest_is_worked_on(
     assert len(refused) == 11 and not [record for record in caplog.records if record.exc_info]
 
 
+def test_an_id_in_the_list_of_another_queue_is_not_begun_there(
+    app: Rowlock, fleet: Fleet, gate: Gate
+) -> None:
+    elsewhere, here = app.enqueue("segment", {"n": 1}, queue="gpu"), app.enqueue("segment", {"n": 2})
+    relay = fleet.relay()
+    relay.run_once()
+    fleet.redis.lpush(fleet.queue().key, *fleet.waiting("gpu"))
+    with fleet.worker("default"):
+        assert app.result(here, timeout=50) == "model"
+    assert gate.runs == [2] and app.job(elsewhere).started_at is None
+    with fleet.worker("gpu"), relay.background():  # its hash is gone: it is sent again
+        assert app.result(elsewhere, timeout=50) == "model"
+    assert app.job(elsewhere).failures == 0
+
+
 def test_callbacks_that_redis_names_are_never_called(
     app: Rowlock, fleet: Fleet, gate: Gate, tmp_path: Any
 ) -> None:

@@ -131,7 +131,7 @@ class RowlockWorker(SimpleWorker):
         self._wanted_names = target_queues(workload)
         self._source = self._wanted_names[0] if workload.consumer else JOBS
         self._rq_names = names_for(workload)
-        store = ReceivingStore(workload.store, self._inbox, self)
+        store = ReceivingStore(workload, self._inbox, self)
         self._made = Worker(
             app,
             # Maintenance is the relay's: between a message and its start it would take longer than the rest.
