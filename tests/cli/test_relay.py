@@ -242,6 +242,35 @@ def test_a_database_that_is_down_is_waited_for_and_told_once(
     app.close()
 
 
+def test_an_outage_is_told_once_for_a_worker_and_its_relay(
+    rowlock: CommandLine, redis: RedisServer, own_postgres: PostgresServer
+) -> None:
+    rowlock.write("lab.py", LAB.replace("sqlite:///jobs.db", own_postgres.url))
+    app = Rowlock(own_postgres.url)
+    with rowlock.start("worker", "lab:app", "--via", "rq", REDIS_URL=redis.url) as worker:
+
+        def told(words: str) -> int:
+            return worker.err.count(words)
+
+        def works_again(n: int) -> None:
+            eventually(lambda: told("can be used again") == n, timeout=60)
+            assert app.result(app.enqueue("segment", {"n": n}), timeout=60) == "model"
+
+        works_again(0)
+        redis.kill()
+        eventually(lambda: told("Redis at") > 0, timeout=60)
+        redis.start()
+        works_again(1)
+        own_postgres.stop()
+        eventually(lambda: told("the store cannot be used") and told("the heartbeat cannot"), timeout=60)
+        own_postgres.start()
+        works_again(2)
+        worker.signal("SIGTERM")
+        assert worker.ends()[0] == 0
+    assert (told("ERROR"), told("the heartbeat cannot"), told("can be used again")) == (2, 1, 2), worker.err
+    app.close()
+
+
 def test_rows_that_can_never_be_overdue_are_told(
     rowlock: CommandLine, lab: Rowlock, redis: RedisServer
 ) -> None:

@@ -11,6 +11,7 @@ from rq.serializers import JSONSerializer
 
 from rowlock import Rowlock
 from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
@@ -29,13 +30,14 @@ class Fleet:
         self.redis = server.client()
         self._as_rq = connect(server.url)
         self.names = Names(str(getattr(app.store, "install_id")()))  # noqa: B009 - not in the protocol
+        self._outage = Outage()
         self._relays: list[Relay] = []
 
     def relay(self, *queues: str, **chosen: Any) -> Relay:
         """A relay that a test drives cycle by cycle."""
         workload = workload_for(self.app, queues)
         target = RqTarget(connect(self.server.url), names_for(workload), self.server.url)
-        chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", **chosen}
+        chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", "outage": self._outage, **chosen}
         made = Relay(self.app, workload, target, **chosen)
         self._relays.append(made)
         return made
@@ -43,7 +45,7 @@ class Fleet:
     @contextmanager
     def worker(self, *queues: str) -> Iterator[Worker]:
         """An RQ worker in the background of this process."""
-        receiver = RowlockWorker([], connection=connect(self.server.url))
+        receiver = RowlockWorker([], connection=connect(self.server.url), outage=self._outage)
         made = receiver.worker_for(self.app, workload_for(self.app, queues))
         try:
             with made.background():

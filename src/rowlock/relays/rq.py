@@ -24,6 +24,7 @@ from rq.worker_registration import register
 
 from rowlock.errors import RowlockError
 from rowlock.job import ClaimKey
+from rowlock.outage import Outage
 from rowlock.relays.messages import JOBS, BadMessage, Message, received
 from rowlock.relays.receiving import Inbox, ReceivingStore
 from rowlock.relays.redis_connection import ERRORS, SOCKET_TIMEOUT_SECONDS, check, explained
@@ -59,11 +60,17 @@ class RowlockWorker(SimpleWorker):
     """
 
     def __init__(
-        self, queues: Any, *args: Any, ready: Callable[[], None] = lambda: None, **chosen: Any
+        self,
+        queues: Any,
+        *args: Any,
+        ready: Callable[[], None] = lambda: None,
+        outage: Outage | None = None,
+        **chosen: Any,
     ) -> None:
         chosen["serializer"] = JSONSerializer
         super().__init__(queues, *args, **chosen)
         self._ready = ready
+        self._outage = outage or Outage()
         self._inbox = Inbox()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -194,12 +201,12 @@ class RowlockWorker(SimpleWorker):
                 self._forget()
                 if self._inbox.wanted.wait(_LOOK_SECONDS) and not self._ending.is_set():
                     self._pop_into_inbox()
-                if failures:
+                if failures and self._outage.ends():
                     log.info("Redis can be used again")
                 failures, self._usable = 0, True
             except ERRORS as error:
                 self._usable = False
-                if not failures:
+                if self._outage.is_new():
                     log.error("%s; runs go on without it", explained(error, self._address()))  # noqa: TRY400
                 failures += 1
                 self._ending.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import check, connect
 from rowlock.relays.rq import RowlockWorker
@@ -33,8 +34,9 @@ class ViaRq:
         url = app.settings.redis_url
         workload = workload_for(app, names)
         target = RqTarget(connect(url), names_for(workload), url)
-        self.relay = Relay(app, workload, target, strategy=strategy)
-        self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay)
+        outage = Outage()  # of Redis, which both would notice
+        self.relay = Relay(app, workload, target, strategy=strategy, outage=outage)
+        self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay, outage=outage)
         self.worker: Worker = self._receiver.worker_for(app, workload, grace=grace, worker_id=worker_id)
 
     def _start_relay(self) -> None:
@@ -62,11 +64,12 @@ class Relays:
             consumers = [CONSUMERS + name for name in sorted(app.consumers)]
         sources = [[name] for name in consumers] + ([jobs] if jobs or (app.tasks and not names) else [])
         self.relays = []
+        outage = Outage()
         for source in sources or [[]]:
             workload = workload_for(app, source)
             target = RqTarget(connect(url), names_for(workload), url)
             order = "FIFO" if workload.consumer else strategy
-            self.relays.append(Relay(app, workload, target, strategy=order))
+            self.relays.append(Relay(app, workload, target, strategy=order, outage=outage))
 
     def run(self, until_empty: bool = False) -> None:
         """Relay until told to stop, until nothing is due or running, or until one of them fails."""
