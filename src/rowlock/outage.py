@@ -6,6 +6,9 @@ Each part finds out, waits and tries again for itself.
 from __future__ import annotations
 
 import threading
+import time
+
+LATE_SECONDS = 5.0  # in which a part may still notice, by a connection that broke, what is over for others
 
 
 class Outage:
@@ -13,23 +16,24 @@ class Outage:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
+        self._over: dict[str, float] = {}  # and until when it is not said again
         self._lock = threading.Lock()
 
-    def is_new(self, what: str = "") -> bool:
-        """Whether nobody has said this yet; whoever asks says it now."""
+    def is_new(self, what: str = "", now: float | None = None) -> bool:
+        """Whether this is to be said: nobody has; asked with each failure, by whoever then says it."""
+        moment = time.monotonic() if now is None else now
         with self._lock:
-            before = len(self._said)
+            if what in self._said or moment < self._over.get(what, moment):
+                return False
             self._said.add(what)
-            return len(self._said) > before
+            return True
 
-    def forget(self, what: str) -> None:
-        """Let this be said again."""
+    def ends(self, what: str | None = None, now: float | None = None) -> bool:
+        """For a part that can use it again: whether it is the first. `what` ends only that."""
+        moment = time.monotonic() if now is None else now
         with self._lock:
-            self._said.discard(what)
-
-    def ends(self) -> bool:
-        """For a part that can use it again: whether it is the first, which says so."""
-        with self._lock:
-            was_said = bool(self._said)
-            self._said.clear()
-            return was_said
+            over = self._said if what is None else self._said & {what}
+            self._said = self._said - over
+            recent = {one: until for one, until in self._over.items() if until > moment}
+            self._over = recent | dict.fromkeys(over, moment + LATE_SECONDS)
+            return bool(over)

@@ -155,14 +155,14 @@ class Heartbeat:
                 if self._reports is not None:
                     self._reports.run_once(self._id)
         except StoreError as error:
-            if not self._failing and self._store.database.outage.is_new(_BEATS):
+            if self._store.database.outage.is_new(_BEATS):
                 log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
             self._failing = True
         except Exception:  # a heartbeat that stops would cost the worker all of its claims
             log.exception("the heartbeat goes on after an error")
         else:
             if self._failing:
-                self._store.database.outage.forget(_BEATS)
+                self._store.database.outage.ends(_BEATS)
             self._failing = False
 
     def _beat(self, moment: float) -> None:
