@@ -201,6 +201,8 @@ def test_redis_that_cannot_be_used_ends_it_at_once_with_the_reason(
         assert said.startswith("Redis at redis://127.0.0.1:1 cannot be reached: ")
     for name in ("REDIS_URL", "ROWLOCK_REDIS_URL"):
         assert rowlock.refused_here(*commands[0], **{name: "nonsense"}).startswith(f"{name}='nonsense'")
+    said = rowlock.refused_here(*commands[0], REDIS_URL="redis://:se/cret@127.0.0.1:1")
+    assert said.startswith("REDIS_URL='redis://:***@127.0.0.1:1': it cannot be read") and "'se'" not in said
     with redis_server("--requirepass", "secret") as server:
         assert "it wants a password" in rowlock.refused_here(*commands[0], REDIS_URL=server.url)
         wrong = server.url.replace("://", "://:wrong@")

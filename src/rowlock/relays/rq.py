@@ -13,13 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from rq import Queue, SimpleWorker
 from rq.exceptions import DequeueTimeout
 from rq.serializers import JSONSerializer
 from rq.suspension import WORKERS_SUSPENDED
-from rq.utils import now, utcformat
+from rq.utils import utcformat
 from rq.worker_registration import register
 
 from rowlock.errors import RowlockError
@@ -343,9 +344,12 @@ class RowlockWorker(SimpleWorker):
         self._look_for_queues()
         if self.birth_date is None:
             self.register_birth()  # type: ignore[no-untyped-call]
+        now = datetime.now(
+            timezone.utc
+        )  # and not RQ's: one that is too old has none, and could not be told so
         record: dict[Any, Any] = {
-            "birth": utcformat(self.birth_date or now()),
-            "last_heartbeat": utcformat(now()),
+            "birth": utcformat(self.birth_date or now),
+            "last_heartbeat": utcformat(now),
             "queues": ",".join(self.queue_names()),
             "pid": os.getpid(),
             "hostname": self.hostname or "",
