@@ -177,7 +177,7 @@ class Claim(msgspec.Struct, frozen=True):
     isolate: int = 0
     position: int = 0  # in the order in which jobs came into their queue
     claimed_before: bool = False  # and may have killed the worker that had it
-    row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
+    row: str | None = None  # a consumer's: the key of the user's row; then `id` is only the claim number
 
     # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
 
@@ -232,8 +232,8 @@ class Claim(msgspec.Struct, frozen=True):
         return None if self.deadline is None else utc(self.deadline)
 
 
-def _title(id: int, task: str, row: str) -> str:
-    return f"consumer {task}, row {row}" if row else f"job {id} ({task})"
+def _title(id: int, task: str, row: str | None) -> str:
+    return f"job {id} ({task})" if row is None else f"consumer {task}, row {row}"
 
 
 class Ending(str, Enum):
@@ -265,7 +265,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
-    row: str = ""  # as in the claim
+    row: str | None = None  # as in the claim
     pause: bool = False  # for as long as its delay, nothing of its queue is to be claimed
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
     single: bool = False  # of one row of a batch
