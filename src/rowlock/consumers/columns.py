@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,8 @@ from rowlock.consumers.column_times import NUMBERS, DueTime, time_form
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.stores.sql.database import Database
+
+_PRECISION = re.compile(r"\(\d+\)")  # of timestamp(3) with time zone, say
 
 
 class Columns:
@@ -37,7 +40,7 @@ class Columns:
         if not load:
             return list(values)
         return [
-            load[kind](value) if (kind := self.types[name]) in load else value
+            load[kind](value) if (kind := _PRECISION.sub("", self.types[name])) in load else value
             for name, value in zip(self.given, values, strict=True)
         ]
 

@@ -11,6 +11,14 @@ from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, conta
 from rowlock.job import utc
 
 
+def _json(text: str) -> Any:
+    """The value of a JSON text; the text itself if it cannot be read (1e999, half a surrogate pair)."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One database."""
 
@@ -68,7 +76,7 @@ DIALECTS = {
         times=COLUMN_TIMES["postgresql"],
         load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
-            "json": lambda value: None if value is None else msgspec.json.decode(value),
+            "json": lambda value: None if value is None else _json(value),
         },
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
         drop="DROP INDEX CONCURRENTLY IF EXISTS",

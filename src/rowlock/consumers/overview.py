@@ -48,7 +48,7 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         in_flight, waiting = tx.row("count_claims", consumer=consumer.name)
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
-        oldest = tx.row("oldest", consumer=consumer.name)
+        oldest = next(iter(tx.rows("oldest", consumer=consumer.name)), None)
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
