@@ -9,7 +9,7 @@ from typing import Any
 
 from rowlock.consumers import names
 from rowlock.consumers.catalogue import Column
-from rowlock.consumers.column_times import NUMBERS, DueTime, time_form
+from rowlock.consumers.column_times import NUMBERS, DueTime, contains, time_form
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.stores.sql.database import Database
@@ -71,6 +71,10 @@ class Columns:
                 found = db.using({"one": one}).row("one")
             self._seen_formats[column] = time_form(None if found is None else found[0])
         return self._seen_formats[column]
+
+    def number(self, column: str, value: str) -> str:
+        """A number as that column takes it: rounded, if it has whole numbers."""
+        return self.dialect.as_whole.format(value) if contains("INT")(self.types[column]) else value
 
     def json_value(self, column: str, text: str) -> str:
         """A JSON text as that column takes it; it is never cut, because a part of it would not be JSON."""

@@ -38,6 +38,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     parameter: str = ":{0}"
     as_text: str = "CAST({0} AS text)"  # how a value is read that is bound again later
     as_type: str = "CAST({0} AS {1})"  # how that value is bound, as the column's type
+    as_whole: str = "{0}"  # how a number is written into a column of whole numbers
     # An empty copy of a table, its name, and an index on it: to try out which conditions an index may have.
     trial_table: str = ""
     trial_name: str = ""
@@ -62,6 +63,7 @@ DIALECTS = {
         drop="DROP INDEX IF EXISTS",
         as_text="{0}",
         as_type="{0}",
+        as_whole="CAST(round({0}) AS INTEGER)",  # it would keep a fraction there, which a STRICT table refuses
         trial_table="CREATE TEMP TABLE {t} ({columns})",
         trial_name="temp.{t}",
         trial_index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",

@@ -152,11 +152,12 @@ class StatusForm(Form):
         if status.result:
             marking.append(f"«result» = coalesce({table.json_value(status.result, ':result')}, «result»)")
         if status.progress:
+            percent = table.number(status.progress, ":percent")
             taking.append("«progress» = 0")
-            marking.append("«progress» = coalesce(:percent, «progress»)")
-            shown.append("«progress» = :percent")
+            marking.append(f"«progress» = coalesce({percent}, «progress»)")
+            shown.append(f"«progress» = {percent}")
         if status.progress_done:
-            shown.append("«progress_done» = :done")
+            shown.append(f"«progress_done» = {table.number(status.progress_done, ':done')}")
         if status.updated_at:
             for changes in (taking, handing_over, starting, giving_back, marking, clearing, shown):
                 changes.append(f"«updated_at» = {stamp(status.updated_at)[0]}")
