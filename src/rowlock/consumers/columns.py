@@ -72,6 +72,10 @@ class Columns:
             self._seen_formats[column] = time_form(None if found is None else found[0])
         return self._seen_formats[column]
 
+    def may_be_null(self, column: str) -> bool:
+        """Whether that column takes NULL."""
+        return not self._described[column].not_null
+
     def number(self, column: str, value: str) -> str:
         """A number as that column takes it: rounded, if it has whole numbers."""
         return self.dialect.as_whole.format(value) if contains("INT")(self.types[column]) else value

@@ -39,6 +39,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     as_text: str = "CAST({0} AS text)"  # how a value is read that is bound again later
     as_type: str = "CAST({0} AS {1})"  # how that value is bound, as the column's type
     as_whole: str = "{0}"  # how a number is written into a column of whole numbers
+    nulls_after: str = ">"  # signs of an order in which nulls come last: > is ascending, < descending
     # An empty copy of a table, its name, and an index on it: to try out which conditions an index may have.
     trial_table: str = ""
     trial_name: str = ""
@@ -63,6 +64,7 @@ DIALECTS = {
         drop="DROP INDEX IF EXISTS",
         as_text="{0}",
         as_type="{0}",
+        nulls_after="<",
         as_whole="CAST(round({0}) AS INTEGER)",  # it keeps fractions, and a STRICT table refuses
         trial_table="CREATE TEMP TABLE {t} ({columns})",
         trial_name="temp.{t}",
@@ -88,5 +90,5 @@ DIALECTS = {
         trial_name="pg_temp.{t}",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"]),
+    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"], nulls_after="<>"),
 }
