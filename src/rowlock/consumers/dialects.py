@@ -34,6 +34,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     hints: bool = False  # a statement can name its index (INDEXED BY), and should
     create: str = ""  # how an index is created without blocking writers; empty: no partial indexes
     drop: str = ""
+    note_inside: str = ""  # how an index's fingerprint is written into the statement that creates it
+    note_after: str = ""  # or by a statement after it
     percent: str = "%"  # how % is written: some drivers read it as the start of a parameter
     parameter: str = ":{0}"
     as_text: str = "CAST({0} AS text)"  # how a value is read that is bound again later
@@ -62,6 +64,7 @@ DIALECTS = {
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
         drop="DROP INDEX IF EXISTS",
+        note_inside=" /* {0} */",
         as_text="{0}",
         as_type="{0}",
         nulls_after="<",
@@ -84,6 +87,7 @@ DIALECTS = {
         },
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
         drop="DROP INDEX CONCURRENTLY IF EXISTS",
+        note_after="COMMENT ON INDEX {1} IS '{0}'",
         percent="%%",
         parameter="%({0})s",
         trial_table="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",

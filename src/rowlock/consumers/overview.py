@@ -124,9 +124,12 @@ def _findings(name: str, source: ConsumerSource) -> list[Finding]:
     elif known.has_index:
         found.append(Finding(what, "ok", f"claims use the index {source.consumer.index}"))
     else:
-        message = (
-            f"its index {source.consumer.index} is missing or does not fit it; each claim does this: {plan}"
+        what_is_wrong = (
+            "was made for another condition or order"
+            if table.index_is_outdated
+            else "is missing or does not fit it"
         )
+        message = f"its index {source.consumer.index} {what_is_wrong}; each claim does this: {plan}"
         found.append(Finding(what, "warning", message, "create it: rowlock consumers init"))
     if known.broken:
         message = f"{known.broken} rows hold something else than a JSON object in its state, and are skipped"

@@ -70,10 +70,13 @@ class ConsumerSource:
                 self._table = Table(self.database, self.consumer)
                 if not self._table.has_index:
                     log.warning(
-                        "consumer %s: its index %s is missing, so that every claim reads the whole table; "
+                        "consumer %s: its index %s %s, so that every claim reads the whole table; "
                         "`rowlock consumers init` creates it",
                         self.consumer.name,
                         self.consumer.index,
+                        "was made for another condition or order"
+                        if self._table.index_is_outdated
+                        else "is missing",
                     )
             return self._table
 
