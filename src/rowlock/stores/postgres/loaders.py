@@ -36,10 +36,16 @@ def _clamped(loader: type[Loader], least: Any, most: Any, signs: tuple[int, ...]
     `signs` are the bytes that hold a sign.
     """
 
-    class Clamped(loader):  # type: ignore[misc, valid-type]
+    class Clamped(Loader):
+        format = Format.BINARY
+
+        def __init__(self, oid: int, context: Any = None) -> None:
+            super().__init__(oid, context)
+            self._plain = loader(oid, context)
+
         def load(self, data: Any) -> Any:
             try:
-                return super().load(data)
+                return self._plain.load(data)
             except psycopg.DataError:
                 return least if any(bytes(data)[at] & 0x80 for at in signs) else most
 
