@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EVERY_TASK = "*"  # among the tasks of a worker: it takes whatever there is
 _FAR = 32_000_000_000.0  # the year 2984
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 
 
 def utc(seconds: float) -> datetime:
@@ -33,7 +34,7 @@ def utc(seconds: float) -> datetime:
     try:  # `fromtimestamp` refuses negative ones on Windows, and those far ahead everywhere
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:  # one odd row must not hide a whole page
-        return datetime.max.replace(tzinfo=timezone.utc)
+        return _FIRST if seconds < 0 else _LAST
 
 
 class State(str, Enum):

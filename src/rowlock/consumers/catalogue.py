@@ -70,7 +70,7 @@ class Catalogue:
         return db.rows("table_columns", table=self.table)
 
     def index(self, name: str) -> Any:
-        """The statement that created this index, if the database keeps it; None: no such index."""
+        """The statement that created this index, or its comment, if one is kept; None: no such index."""
         with self._database.read() as db:
             return db.using(self._statements).row("index_there", table=self.table, name=name)
 

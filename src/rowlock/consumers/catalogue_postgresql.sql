@@ -16,6 +16,7 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indke
 WHERE i.indrelid = to_regclass(:table) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
   AND i.indexprs IS NULL AND i.indnkeyatts = 1
 
+-- With what was noted with it when it was created.
 -- name: index_there
-SELECT NULL FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+SELECT obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = to_regclass(:table) AND c.relname = :name AND i.indisvalid
