@@ -132,6 +132,19 @@ def test_a_disk_that_stays_too_full_is_an_exit_code(lab: CommandLine) -> None:
     assert "more: the disk of " in lab.here("janitor", "lab:app", "more", "--dry-run").out
 
 
+def test_files_that_go_without_the_tables_knowledge_are_an_exit_code(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    lab.here("ingest", "lab:app", "--once")
+    _execute(lab, "UPDATE recordings SET time = 1")
+    _execute(
+        lab,
+        "CREATE TRIGGER sealed BEFORE UPDATE ON recordings BEGIN SELECT RAISE(ABORT, 'sealed'); END",
+    )
+    ended = lab.here("janitor", "lab:app", "housekeeping", "--once", code=1)
+    assert "0 rows deleted" in ended.out and "1 rows without files not marked" in ended.out
+    assert "sealed" in ended.err
+
+
 def test_a_tier_whose_limit_raises_is_skipped_and_an_exit_code(lab: CommandLine) -> None:
     lab.write("lab.py", LAB + '\napp.janitor("wrong", min_free=lambda: 1 / 0, **common)\n')
     ended = lab.here("janitor", "lab:app", "--once", code=1)

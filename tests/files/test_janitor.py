@@ -13,9 +13,10 @@ import pytest
 
 from rowlock import ConfigurationError, Retry, Rowlock, Status
 from rowlock.errors import StoreError
-from rowlock.files import disk
+from rowlock.files import disk, janitor_run
 from rowlock.files import janitor as janitor_module
 from rowlock.files.disk import Space
+from rowlock.files.folder import FileRefused, OpenFolder
 from rowlock.files.janitor import Janitor
 from tests.eventually import eventually
 from tests.files.station import LONG_AGO, Station
@@ -510,6 +511,75 @@ def test_a_row_that_the_table_refuses_to_mark_spares_the_others(station: Station
     report = declared(station).run_once()
     assert station.deleted() == names(1, 3) and station.files() == []
     assert "not confirmed" in report.refused[0].why and len(station.marks()) == 1
+
+
+def sealed(station: Station) -> None:
+    """A table that takes no mark."""
+    if station.is_sqlite:
+        station.execute(
+            "CREATE TRIGGER sealed BEFORE UPDATE ON recordings WHEN new.local_deleted "
+            "BEGIN SELECT RAISE(ABORT, 'sealed'); END"
+        )
+    else:
+        station.execute(f"ALTER TABLE {station.table} ADD CHECK (NOT local_deleted)")
+
+
+def _refuse(row: Any, paths: list[Path]) -> None:
+    raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize("refusing", ["function", "table"])
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [({"max_size": 5 * SIZE}, names(2, 3, 4, 5, 6)), ({"max_age": "1h", "cap": 2}, names(3, 4, 5, 6))],
+)
+def test_files_count_towards_every_limit_also_if_their_deletion_is_not_confirmed(
+    station: Station, refusing: str, limit: dict[str, Any], left: list[str]
+) -> None:
+    station.create()
+    for number in range(1, 7):
+        station.add(number)
+    if refusing == "table":
+        sealed(station)
+    report = declared(station, on_deleted=_refuse if refusing == "function" else None, **limit).run_once()
+    assert station.files() == left and station.deleted() == []
+    assert [row.paths[0] for row in report.unconfirmed] == names(*range(1, 7 - len(left)))
+    assert report.deleted == [] and report.freed >= SIZE * len(report.unconfirmed)
+
+
+def test_a_run_stops_loudly_after_the_batch_in_which_a_deletion_was_not_confirmed(
+    station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(janitor_run, "_BATCH", 2)
+    station.create()
+    for number in range(1, 6):
+        station.add(number)
+    made = declared(station, on_deleted=_refuse, max_size=SIZE)
+    report = made.run_once()
+    assert station.files() == names(3, 4, 5)
+    assert report.short is not None and "the files of 2 rows are gone" in report.short
+    assert "ERROR" in caplog.text and "RuntimeError: not now" in caplog.text
+    assert "are gone" in str(made.record().error)
+
+
+def test_a_row_of_which_only_one_file_can_go_stops_the_run(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = OpenFolder.remove
+
+    def half(self: OpenFolder, found: Any) -> None:
+        if found.path.startswith("p/"):
+            raise FileRefused("permission denied")
+        remove(self, found)
+
+    monkeypatch.setattr(OpenFolder, "remove", half)
+    station.create()
+    for number in range(1, 4):
+        station.add(number, processed=True)
+    report = declared(station, max_size=SIZE).run_once()
+    assert station.files() == [*names(2, 3), *(f"p/{name}" for name in names(1, 2, 3))]
+    assert [row.paths for row in report.unconfirmed] == [names(1)] and report.freed >= SIZE
+    assert station.deleted() == [] and station.marks() == []
 
 
 # -- safety ----------------------------------------------------------------------------------------

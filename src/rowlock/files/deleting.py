@@ -6,7 +6,7 @@ Which rows these are is decided elsewhere. Every step can be the last one before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Done(msgspec.Struct):
     """What became of some rows."""
 
     deleted: list[DeletedRow] = msgspec.field(default_factory=list)
+    unconfirmed: list[DeletedRow] = msgspec.field(default_factory=list)  # gone, at least some of their files
     healed: int = 0  # their files were gone already
     kept: int = 0  # a consumer has them, or they are not deletable any more
     refused: list[FileTrouble] = msgspec.field(default_factory=list)
@@ -49,6 +50,7 @@ class Done(msgspec.Struct):
     def add(self, other: Done) -> None:
         """Put together what became of these and of others."""
         self.deleted += other.deleted
+        self.unconfirmed += other.unconfirmed
         self.healed += other.healed
         self.kept += other.kept
         self.refused += other.refused
@@ -106,7 +108,8 @@ class Deleter:
     def delete(self, candidates: Sequence[Candidate], age: float | None, now: float | None) -> Done:
         """Delete the files of these rows, as far as they may go, and say so in the table.
 
-        In a dry run it only says what would become of them, as far as that can be seen.
+        It ends early if files of a row went and the table could not be told. In a dry run it only says what
+        would become of them, as far as that can be seen.
         """
         done = Done()
         if self._dry_run:
@@ -114,8 +117,11 @@ class Deleter:
             return done
         marked = self._mark(candidates, age, now, done)
         step("marked")
-        while marked:
+        while marked and not done.unconfirmed:
             marked = self._unlink_and_confirm(marked, age, now, done)
+        if marked:
+            with self._policy.table.writing(now) as tx:
+                self._unmark(tx, [one.row.key for one in marked])
         return done
 
     def _look(
@@ -202,10 +208,12 @@ class Deleter:
                         continue
                     try:
                         files = self.files.deletable(still[key], needed, ingested)
-                        freed = self._unlink(files.there)
+                        freed = self._unlink(one, files.there, new)
                     except FileRefused as error:
                         new.refuse(error.path, error)
                         self._unmark(tx, [key])
+                        if new.unconfirmed:
+                            break
                         continue
                     step("unlinked")
                     removed.append(self._removed(one, files, freed, companions[key], new))
@@ -220,22 +228,27 @@ class Deleter:
             if not removed:
                 raise
             done.refused += new.refused
-            self._finish_each([one.row.key for one in removed], now, done)
-            tried = {one.row.key for one in removed}
+            done.unconfirmed += new.unconfirmed
+            tried = {one.row.key: one.deleted for one in removed}
+            self._finish_each(tried, now, done)
             return [one for one in marked if one.row.key not in tried]
         done.add(new)
         return marked[seen:]
 
-    def _unlink(self, files: Sequence[Found]) -> int:
-        freed = 0
+    def _unlink(self, one: Candidate, files: Sequence[Found], done: Done) -> int:
+        """Remove a row's files; returns the bytes that this frees."""
+        removed: list[Found] = []
         for found in files:
             try:
                 self.files.opened.remove(found)
             except FileRefused as error:
+                if removed:  # the row stays, without these
+                    part = Files(removed, [])
+                    done.unconfirmed.append(self._deleted(one, part, part.frees))
                 raise FileRefused(str(error), found.path) from None
-            freed += found.frees
+            removed.append(found)
             step("unlinked one")
-        return freed
+        return sum(found.frees for found in removed)
 
     def _removed(
         self, one: Candidate, files: Files, freed: int, companions: Sequence[str], done: Done
@@ -273,7 +286,12 @@ class Deleter:
         if self._on_deleted is None and not alone:
             self._tell_table(tx, [one.row.key for one in removed])
         else:
-            removed = [one for one in removed if self._confirm_one(tx, one, done)]
+            tried, removed = removed, []
+            for one in tried:
+                if self._confirm_one(tx, one, done):
+                    removed.append(one)
+                elif one.deleted is not None:
+                    done.unconfirmed.append(one.deleted)
         if not removed:
             return
         rows = [one.row for one in removed]
@@ -318,27 +336,32 @@ class Deleter:
         done = Done()
         with self._policy.table.reading() as db:
             keys = [row[0] for row in db.rows("marked_rows", janitor=self._name)]
-        self._finish_each(keys, now, done)
+        self._finish_each(dict.fromkeys(keys), now, done)
         return done
 
-    def _finish_each(self, keys: Sequence[Any], now: float | None, done: Done) -> None:
-        for key in keys:
+    def _finish_each(self, rows: Mapping[Any, DeletedRow | None], now: float | None, done: Done) -> None:
+        """Each row in a transaction of its own; beside its key, what this run has deleted of it."""
+        for key, deleted in rows.items():
             with self._policy.table.writing(now, with_connection=True) as tx:
-                self._finish(tx, key, done)
+                if not self._finish(tx, key, deleted, done) and deleted is not None:
+                    done.unconfirmed.append(deleted)
+                    done.refuse(", ".join(deleted.paths), "its files are gone, but not confirmed")
 
-    def _finish(self, tx: Transaction, key: Any, done: Done) -> None:
+    def _finish(self, tx: Transaction, key: Any, deleted: DeletedRow | None, done: Done) -> bool:
+        """False if the table could not be asked about this row."""
         rows = self._policy.still_living(tx.session, [key])
         companions = self._marks(tx, [key])
         if key not in companions:  # another process was faster
-            return
+            return False
         if key in rows:
             if (files := self.files.gone(rows[key])) is not None:
                 removed = self._removed(Candidate(rows[key], ""), files, 0, companions[key], done)
-                self._confirm(tx, [removed], done, alone=True)
-                return
+                self._confirm(tx, [msgspec.structs.replace(removed, deleted=deleted)], done, alone=True)
+                return True
         elif tx.session.row("is_living", **self._policy.values(row_key=key)) is not None:
-            return  # a consumer has it at this moment: the next run looks again
+            return False  # a consumer has it at this moment: the next run looks again
         self._unmark(tx, [key])  # it is judged anew, like any other
+        return False
 
     def heal(self, rows: Sequence[Named], now: float | None) -> Done:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
