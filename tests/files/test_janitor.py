@@ -13,7 +13,7 @@ import pytest
 
 from rowlock import ConfigurationError, Retry, Rowlock, Status
 from rowlock.errors import StoreError
-from rowlock.files import disk, janitor_run
+from rowlock.files import disk, janitor_run, policy
 from rowlock.files import janitor as janitor_module
 from rowlock.files.disk import Space
 from rowlock.files.folder import FileRefused, OpenFolder
@@ -95,6 +95,26 @@ def test_the_oldest_go_until_the_rest_fits(station: Station) -> None:
     report = declared(station, max_size=3 * SIZE).run_once()
     assert station.deleted() == names(1, 2) and report.short is None
     assert declared(station, max_size=3 * SIZE).run_once().deleted == []
+
+
+@pytest.mark.parametrize("order_by", [None, "id", "time"])
+def test_rows_with_equal_times_go_in_the_order_of_their_keys(station: Station, order_by: str | None) -> None:
+    station.create()
+    for number in range(1, 13):
+        station.add(number, time=LONG_AGO)
+    declared(station, order_by=order_by, max_size=9 * SIZE).run_once()
+    assert station.files() == names(*range(4, 13))
+
+
+def test_rows_on_every_page_are_met_once(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "_PAGE", 5)
+    station.create()
+    for number in range(1, 24):
+        station.add(number)
+    assert len(declared(station, max_size=20 * SIZE).run_once().deleted) == 3
+    for path in station.files()[1:]:
+        (station.folder / path).unlink()
+    assert declared(station, max_size=20 * SIZE).run_once().healed == 19
 
 
 def test_the_disk_is_cleared_from_below_the_minimum_up_to_the_target(

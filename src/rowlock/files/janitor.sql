@@ -10,22 +10,23 @@ SELECT CAST(«order» AS text) FROM «table» WHERE «order» IS NOT NULL AND NO
 -- Oldest first; a row without a time comes last.
 -- name: deletable
 SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {allowed} AND {names_files} AND {asked}
-ORDER BY «order» NULLS LAST, «key» LIMIT :count
+ORDER BY «t».«order» NULLS LAST, «t».«key» LIMIT :count
 
 -- name: count_protected
 SELECT count(*) FROM «table» WHERE {living} AND {names_files} AND {asked} AND NOT coalesce({allowed}, false)
 
--- All that is not deleted yet, in pages by key.
+-- All that is not deleted yet, in pages by key. With the table before its name: PostgreSQL would else sort by what is
+-- selected, which has the same name and is text.
 -- name: living_first
-SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {names_files} ORDER BY «key» LIMIT :count
+SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {names_files} ORDER BY «t».«key» LIMIT :count
 
 -- name: living_beyond
-SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {names_files} AND «key» > {key_given} ORDER BY «key» LIMIT :count
+SELECT {key_read}, «paths» FROM «table» WHERE {living} AND {names_files} AND «key» > {key_given} ORDER BY «t».«key» LIMIT :count
 
 -- Before anything is decided: so that no consumer takes the row until this transaction ends. Another statement then
 -- decides, for it must see what was committed until here.
 -- name: lock_rows
-SELECT {key_read} FROM «table» WHERE «key» {among_keys} ORDER BY «key» {lock_rows}
+SELECT {key_read} FROM «table» WHERE «key» {among_keys} ORDER BY «t».«key» {lock_rows}
 
 -- name: still_deletable
 SELECT {key_read}, «paths» FROM «table»
