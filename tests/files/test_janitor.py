@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,30 @@ def test_a_row_that_a_consumer_holds_is_not_touched(station: Station) -> None:
         )
     assert station.files() == names(1)
     assert len(declared(station, app=other).run_once().deleted) == 1
+
+
+def spellings(station: Station) -> list[tuple[str, str]]:
+    """Other names of the same table, and the URL with which they are right."""
+    if station.is_sqlite:
+        return [(station.url, "main.recordings"), (station.url, "Recordings")]
+    schema = station.prefix.rstrip(".")
+    return [(f"{station.url}&options=-csearch_path%3D{schema}", "recordings")]
+
+
+def test_a_held_row_is_not_touched_however_its_table_is_spelled(station: Station) -> None:
+    station.create()
+    station.add(1)
+    station.app().store.open()
+    (key,) = station.column("id")
+    claims = f"{station.prefix}rowlock_consumer_claims (consumer, row_key, claimed_by)"
+    text = key if station.is_sqlite else str(key)
+    station.execute(f"INSERT INTO {claims} VALUES ('birdnet', ?, 'somebody')", (text,))
+    for url, table in spellings(station):
+        with closing(Rowlock(url)) as app:
+            birdnet(station, app)
+            report = declared(station, app=app, table=table).run_once()
+            assert report.deleted == [] and report.kept == 1
+            assert declared(station, "after", app, table=table, after=["birdnet"]).run_once().kept == 1
 
 
 def test_no_consumer_loses_a_file_under_its_hands(station: Station) -> None:
@@ -677,6 +702,9 @@ def test_a_file_that_changed_since_it_was_ingested_is_reported_and_kept(station:
         ("a.wav", "it has changed since it was ingested")
     ]
     assert station.files() == ["a.wav"] and station.records() == {"a.wav": "ingested"}
+    for url, table in spellings(station):
+        with closing(Rowlock(url)) as other:
+            assert len(declared(station, app=other, table=table).run_once().refused) == 1
 
 
 def test_a_file_that_another_row_needs_is_kept(station: Station) -> None:

@@ -296,12 +296,12 @@ class Deleter:
             return
         rows = [one.row for one in removed]
         paths = json_list(texts_of(rows))
-        tx.session.run("forget_files", source=self._policy.table.name, paths=paths)
+        tx.session.run("forget_files", source=self._policy.table.source, paths=paths)
         self._unmark(tx, [row.key for row in rows])
         if not self._policy.choice.tells_table:
             first = [texts[0] for row in rows if (texts := texts_of([row]))]
-            table = self._policy.table.name
-            tx.session.each("put_record", [record(table, self._name, text, "deleted") for text in first])
+            source = self._policy.table.source
+            tx.session.each("put_record", [record(source, self._name, text, "deleted") for text in first])
         deleted = [one.deleted for one in removed if one.deleted is not None]
         if deleted:
             freed = sum(row.freed for row in deleted)
@@ -386,7 +386,7 @@ class Deleter:
         """Files that other rows must keep, and how files were when they were ingested."""
         texts = texts_of(rows.values())
         needed = self._policy.needed_elsewhere(db, list(rows), texts, age)
-        found = db.rows("ingested_as", source=self._policy.table.name, paths=json_list(texts))
+        found = db.rows("ingested_as", source=self._policy.table.source, paths=json_list(texts))
         return needed, {path: (size, modified) for path, size, modified in found}
 
     def _marks(self, tx: Transaction, keys: Sequence[Any]) -> dict[Any, list[str]]:

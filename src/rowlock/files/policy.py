@@ -193,13 +193,15 @@ class Policy:
                 f"{self._title}: after={list(self.choice.after)!r}, but there is no consumer {name!r}; there "
                 f"are: {', '.join(sorted(known)) or 'none'}"
             )
-        theirs = ".".join(known[name].table)
-        if theirs != self.table.name:
+        if not self._is_of_this_table(known[name]):
             raise ConfigurationError(
-                f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of {theirs} "
-                f"and not of {self.table.name}"
+                f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of "
+                f"{'.'.join(known[name].table)} and not of {self.table.name}"
             )
         return self._app.consumer_source(name)
+
+    def _is_of_this_table(self, consumer: Any) -> bool:
+        return self.table.real_name(consumer.table) == self.table.source
 
     def _unheld(self) -> str:
         """No consumer has the row at this moment: none of this table, and none that is not known here."""
@@ -207,7 +209,7 @@ class Policy:
         held = [f"its_claim.row_key = {key.format(names.quoted(self.key))}"]
         elsewhere = []
         for name, consumer in self._app.consumers.items():
-            if tuple(consumer.table) == self.table.parts:
+            if self._is_of_this_table(consumer):
                 column = key.format(names.quoted(consumer.key))
                 held.append(f"(its_claim.consumer = {names.literal(name)} AND its_claim.row_key = {column})")
             else:
@@ -237,7 +239,7 @@ class Policy:
 
     def values(self, age: float | None = None, **more: Any) -> dict[str, Any]:
         """What is bound in every statement that looks at rows; with an age, only those that are older."""
-        return {"source": self.table.name, "by_age": int(age is not None), "age": age or 0.0, **more}
+        return {"source": self.table.source, "by_age": int(age is not None), "age": age or 0.0, **more}
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ class RowTable:
         return records
 
     def _record(self, found: Found, state: str, **more: Any) -> dict[str, Any]:
-        return record(self.table.name, self._name, self._places.written(found.path), state, found, **more)
+        return record(self.table.source, self._name, self._places.written(found.path), state, found, **more)
 
     def _count(self, tx: Transaction, files: Sequence[Finished]) -> None:
         sizes = [file.found.size for file in files if file.state == "ingested"]

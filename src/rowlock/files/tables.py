@@ -117,8 +117,13 @@ class FileTable:
             raise ConfigurationError(
                 f"{self._owner}: there is no table {self.name} in this database; create it first"
             )
+        self.source = self.real_name(self.parts)
         self.types = {column.name: column.type for column in found.columns}
         self.primary_key, self.unique = found.primary_key, found.unique
+
+    def real_name(self, parts: Sequence[str]) -> str:
+        """The one name of a table in this database, however it is spelled; as it is if there is none."""
+        return Catalogue(self._database, parts).real_name() or ".".join(parts)
 
     def need(self, what: str, column: str) -> str:
         """The column's name; raises if the table has none of it."""
