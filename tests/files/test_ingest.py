@@ -136,6 +136,28 @@ def test_a_file_that_another_path_column_names_is_not_ingested(station: Station)
     assert made.run_once().known == 2 and station.records()["processed/a.wav"] == "ingested"
 
 
+@pytest.mark.parametrize("with_tx", [False, True])
+def test_a_file_that_a_row_of_the_same_scan_names_gets_none_of_its_own(
+    station: Station, with_tx: bool
+) -> None:
+    station.create()
+    station.write("raw/a.wav", age=200)
+    station.write("processed/a.wav", age=100)
+    asked: list[str] = []
+
+    def describe(path: Path) -> dict[str, Any]:
+        asked.append(path.parent.name)
+        other = station.folder / "processed" / path.name
+        return {"time": LONG_AGO, "file_processed": None if other == path else other}
+
+    made = declared(station, row=(lambda path, tx: describe(path)) if with_tx else describe)
+    report = made.run_once()
+    assert station.rows("file_raw", "file_processed") == [("raw/a.wav", "processed/a.wav")]
+    assert report.ingested == ["raw/a.wav"] and report.known == 1
+    assert asked == ["raw"] or not with_tx
+    assert made.run_once().known == 2
+
+
 def test_none_means_not_yet_and_is_asked_again_at_each_scan(station: Station) -> None:
     station.create()
     station.write("a.wav")

@@ -22,7 +22,7 @@ from rowlock.files.file_records import FileRecord, FileRecords, record
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.settling import FileSettling
-from rowlock.files.tables import FileTable, Transaction, json_list
+from rowlock.files.tables import FileTable, Session, Transaction, json_list
 
 log = logging.getLogger("rowlock.ingest")
 
@@ -87,7 +87,7 @@ class RowTable:
         paths = {found: self._places.written(found.path) for found in batch}
         with self.table.reading(now) as db:
             listed = json_list(paths.values())
-            known = {row[0] for row in db.rows("known_paths", paths=listed)}
+            known = _known(db, listed)
             records = self.records.without_row(db, listed)
         files = [Finished(found, path, records.get(path)) for found, path in paths.items()]
         for file in files:
@@ -122,6 +122,7 @@ class RowTable:
 
     def _write_answers(self, files: list[Finished], opened: OpenFolder, now: float | None) -> None:
         with self.table.writing(now) as tx:
+            _look_again(tx, files)
             self._settle(tx, files, opened, now)
             self._count(tx, files)
         self._log(files)
@@ -142,6 +143,9 @@ class RowTable:
             files = files[len(done) :]
 
     def _write_one(self, tx: Transaction, file: Finished, opened: OpenFolder, now: float | None) -> None:
+        _look_again(tx, [file])
+        if file.state:
+            return
         try:
             with tx.savepoint():
                 file.answer = self._answer(file.found, tx.connection)
@@ -200,13 +204,17 @@ class RowTable:
         """Write the rows, and what is remembered of the files."""
         records: list[dict[str, Any]] = []
         rows: dict[tuple[str, ...], list[Finished]] = {}
+        named: set[str] = set()  # by the rows that are written here, as one of their other files
         for file in files:
-            if not _is_still(opened, file.found):  # written to, or gone, since it was looked at
+            if file.state == "known" or file.path in named:
+                file.state = "known"
+            elif not _is_still(opened, file.found):  # written to, or gone, since it was looked at
                 file.state = "changed"
             elif isinstance(file.answer, Exception):
                 records.append(self._failed(file, now))
             elif isinstance(file.answer, dict):
                 rows.setdefault(tuple(file.answer), []).append(file)
+                named.update(file.answer[one] for one in self.table.paths[1:] if file.answer.get(one))
             else:
                 file.state = "waiting" if file.answer is None else "never"
                 before = file.record
@@ -260,6 +268,18 @@ class RowTable:
             elif file.state == "failed" and (file.record is None or file.record.error != file.error):
                 said = "%s: %s has no row yet, and is tried again later: %s"
                 log.error(said, self._title, file.found.path, file.error)
+
+
+def _known(db: Session, paths: str) -> set[str]:
+    """Those of these paths that some row names, in whichever column."""
+    return {row[0] for row in db.rows("known_paths", paths=paths)}
+
+
+def _look_again(tx: Transaction, files: Sequence[Finished]) -> None:
+    """In the transaction that writes their rows: a row that was written meanwhile may name one of them."""
+    known = _known(tx.session, json_list(file.path for file in files))
+    for file in files:
+        file.state = "known" if file.path in known else ""
 
 
 def _state_from_record(file: Finished, moment: float, rescan: bool) -> str:
