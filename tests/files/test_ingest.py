@@ -355,14 +355,17 @@ def test_many_files_tell_how_far_they_are(station: Station, monkeypatch: pytest.
     assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
-def test_what_is_known_of_files_that_are_gone_is_forgotten(station: Station) -> None:
+def test_what_is_known_of_a_file_is_forgotten_when_it_and_its_row_are_gone(station: Station) -> None:
     station.create()
     for name in ("a.wav", "b.wav"):
         station.write(name)
     declared(station).run_once()
     (station.folder / "a.wav").unlink()
     declared(station).run_once()
-    assert station.records() == {"b.wav": "ingested"} and len(station.column("file_raw")) == 2
+    assert station.records() == {"a.wav": "ingested", "b.wav": "ingested"}
+    station.execute(f"DELETE FROM {station.table} WHERE file_raw = 'a.wav'")
+    declared(station).run_once()
+    assert station.records() == {"b.wav": "ingested"} and station.column("file_raw") == ["b.wav"]
 
 
 # -- as a service ----------------------------------------------------------------------------------

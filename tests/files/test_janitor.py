@@ -707,6 +707,20 @@ def test_a_file_that_changed_since_it_was_ingested_is_reported_and_kept(station:
             assert len(declared(station, app=other, table=table).run_once().refused) == 1
 
 
+def test_a_new_file_in_the_place_of_an_ingested_one_is_kept(station: Station) -> None:
+    station.create()
+    station.write("a.wav", age=200)
+    common = {"table": station.table, "folder": station.folder, "path": BOTH, "paths": "relative"}
+    station.app().ingest("microphones", row=lambda path: {"time": LONG_AGO}, **common).run_once()
+    (station.folder / "a.wav").unlink()
+    later = station.app().ingest("microphones", **common)
+    later.run_once()  # a process that begins by forgetting what is gone
+    station.write("a.wav", b"another recording")
+    assert later.run_once().known == 1
+    report = declared(station).run_once()
+    assert station.files() == ["a.wav"] and "changed since it was ingested" in report.refused[0].why
+
+
 def test_a_file_that_another_row_needs_is_kept(station: Station) -> None:
     station.create()
     station.add(1)

@@ -83,13 +83,19 @@ class FileRecords:
             self._forget("forget_records", gone[start : start + _FORGET_AT_ONCE])
 
     def forget_deleted(self, opened: OpenFolder) -> None:
-        """Forget files with a row that are not in the folder any more: nobody can delete them by mistake."""
+        """Forget files that are not in the folder any more, and that no row names.
+
+        While a row names one, a new file in its place must not be taken for the one that was ingested.
+        """
         last = ""
         while True:
             with self._table.reading() as db:
                 rows = db.rows("ingested_records", path=last, count=_FORGET_AT_ONCE, **self._common)
             paths = [row[0] for row in rows]
-            self._forget("forget_ingested", [path for path in paths if not self._is_there(opened, path)])
+            gone = [path for path in paths if not self._is_there(opened, path)]
+            with self._table.reading() as db:
+                named = {row[0] for row in db.rows("known_paths", paths=json_list(gone))}
+            self._forget("forget_ingested", [path for path in gone if path not in named])
             if len(paths) < _FORGET_AT_ONCE:
                 return
             last = paths[-1]
