@@ -146,7 +146,7 @@ class OpenFolder:
     def _entry(
         self, here: Directory, prefix: str, entry: os.DirEntry[str], fits: Callable[[str], Any]
     ) -> Iterator[Found]:
-        """The file, if it is regular and fits; one that was being removed, under the name that it gets back."""
+        """The file, if it is regular and fits; one that was being removed gets its name back."""
         name, removed = entry.name, is_being_removed(entry.name)
         if removed and entry.is_file(follow_symlinks=False):
             name = name[1 : -len(_REMOVAL_SUFFIX)]

@@ -1,6 +1,10 @@
 -- What a janitor asks of the user's table. {living} is a row that is not deleted yet, {allowed} one that the conditions
 -- allow, {asked} one that is older than :age (if :by_age is 1), {unheld} one that no consumer has at this moment.
 
+-- Without parentheses around it: a condition that closes one and opens another would go beyond its own.
+-- name: try_where
+SELECT 1 FROM «table» WHERE «bare_where» LIMIT 0
+
 -- name: try_conditions
 SELECT 1 FROM «table» WHERE {living} AND {allowed} AND {asked} AND {unheld} AND {names_files} LIMIT 0
 

@@ -122,6 +122,7 @@ class Policy:
             "paths": ", ".join(columns.values()),
             "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in table.types),
             "allowed": self._allowed(),
+            "bare_where": f"{table.escaped(choice.where or '1 = 1')}\n",
         }
         table.load("janitor.sql", words, theirs)
 
@@ -223,6 +224,7 @@ class Policy:
     def _try(self) -> None:
         try:
             with self.table.reading() as db:
+                db.rows("try_where")
                 db.rows("try_conditions", **self.values(1.0))
                 if self.choice.has_age and (wrong := db.row("no_time", **self.values())) is not None:
                     raise ConfigurationError(
@@ -232,9 +234,11 @@ class Policy:
         except TRANSIENT:
             raise
         except StoreError as error:
+            # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
+            said = " ".join(str(error.__cause__ or error).split())
             raise ConfigurationError(
                 f"{self._title}: its conditions do not work on {self.table.name} "
-                f"(where={self.choice.where!r}): {error}"
+                f"(where={self.choice.where!r}): {said}"
             ) from error
 
     def values(self, age: float | None = None, **more: Any) -> dict[str, Any]:
