@@ -483,6 +483,10 @@ def test_a_folder_that_was_a_disk_of_its_own_and_is_none_now_is_refused(
     with pytest.raises(ConfigurationError, match="was a disk of its own"):
         made.run_once()
     assert station.files() == names(1)
+    station.folder = station.folder.parent / "another"
+    station.folder.mkdir()
+    station.add(2)
+    assert declared(station).run_once().name == "housekeeping" and station.files() == []
 
 
 def test_companions_go_with_the_row_and_the_user_is_told_in_the_confirming_transaction(
