@@ -785,6 +785,36 @@ def test_a_deletion_that_was_broken_off_waits_while_a_consumer_has_the_row(stati
     assert station.deleted() == names(1) and station.marks() == []
 
 
+def test_what_a_renamed_janitor_left_behind_is_seen_to_by_another(station: Station) -> None:
+    station.create()
+    app = station.app()
+    made = declared(station, "new", app, where="uploaded")
+    declared(station, "other tier", app)
+    made.check()
+    station.add(1)  # protected
+    (station.folder / station.add(2)).unlink()
+    for number in (3, 4):
+        station.add(number)
+    (station.folder / "00001.wav").rename(station.folder / ".00001.wav.rowlock-delete")
+    marks = f"{station.prefix}rowlock_file_marks (janitor, row_key, companion, path, reason)"
+    one, two, three, four = (key if station.is_sqlite else str(key) for key in station.column("id"))
+    for janitor, key, path in (
+        ("old", one, "00001.wav"),
+        ("old", two, "00002.wav"),
+        ("old", three, "another folder's.wav"),
+        ("old", "a key of another table", "00003.wav"),
+        ("other tier", four, "00004.wav"),
+    ):
+        station.execute(f"INSERT INTO {marks} VALUES (?, ?, 0, ?, 'full')", (janitor, key, path))
+    made.run_once()
+    assert station.files() == names(1, 3, 4) and station.deleted() == names(2)
+    assert sorted((janitor, path) for janitor, _, path in station.marks()) == [
+        ("old", "00003.wav"),
+        ("old", "another folder's.wav"),
+        ("other tier", "00004.wav"),
+    ]
+
+
 def test_rows_that_are_refused_do_not_use_up_the_cap(station: Station) -> None:
     station.create()
     for number in range(1, 6):

@@ -6,7 +6,7 @@ Which rows these are is decided elsewhere. Every step can be the last one before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -331,13 +331,41 @@ class Deleter:
 
     # -- what was broken off ---------------------------------------------------------------------
 
-    def finish_marked(self, now: float | None) -> Done:
-        """See to rows that an earlier run marked and did not confirm."""
+    def finish_marked(self, now: float | None, declared: Collection[str]) -> Done:
+        """See to rows that an earlier run marked and did not confirm; it may have had another name."""
         done = Done()
+        self._adopt_marks(now, declared)
         with self._policy.table.reading() as db:
             keys = [row[0] for row in db.rows("marked_rows", janitor=self._name)]
         self._finish_each(dict.fromkeys(keys), now, done)
         return done
+
+    def _adopt_marks(self, now: float | None, declared: Collection[str]) -> None:
+        """Take over marks of janitors that are declared no more, if the same row here names the file."""
+        with self._policy.table.reading() as db:
+            others = {row[0] for row in db.rows("marking_janitors")} - {self._name, *declared}
+        for other in others:
+            with self._policy.table.writing(now) as tx:
+                marks = tx.session.rows("all_marks_of", janitor=other)
+                rows = self._policy.named(tx.session, list({mark[0] for mark in marks}))
+                paths = {row.key: self.files.readable_paths(row) for row in rows}
+                mine = {
+                    key for key, companion, path, _ in marks if not companion and path in paths.get(key, ())
+                }
+                adopted = [
+                    {
+                        "janitor": self._name,
+                        "row_key": key,
+                        "companion": companion,
+                        "path": path,
+                        "reason": why,
+                    }
+                    for key, companion, path, why in marks
+                    if key in mine
+                ]
+                tx.session.each("mark_file", adopted)
+                if mine:
+                    tx.session.run("unmark", janitor=other, ids=json_list(mine))
 
     def _finish_each(self, rows: Mapping[Any, DeletedRow | None], now: float | None, done: Done) -> None:
         """Each row in a transaction of its own; beside its key, what this run has deleted of it."""

@@ -127,7 +127,7 @@ class Janitor(FileService):
             with self._deleter(policy, dry_run) as deleter:
                 if not dry_run:
                     self._check_mounted()
-                    run.done.add(deleter.finish_marked(now))
+                    run.done.add(deleter.finish_marked(now, self._app.janitors))
                     self._heal(policy, deleter, run, now)
                 run.clean(deleter)
             report = run.report()

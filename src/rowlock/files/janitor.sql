@@ -69,6 +69,16 @@ ON CONFLICT (janitor, row_key, companion, path) DO NOTHING
 -- name: marked_rows
 SELECT DISTINCT row_key FROM rowlock_file_marks WHERE janitor = :janitor
 
+-- name: marking_janitors
+SELECT DISTINCT janitor FROM rowlock_file_marks
+
+-- name: all_marks_of
+SELECT row_key, companion, path, reason FROM rowlock_file_marks WHERE janitor = :janitor
+
+-- Keys of another table may be of another type.
+-- name: rows_by_text
+SELECT {key_read}, «paths» FROM «table» WHERE {key_read} {among_texts}
+
 -- name: marks_of
 SELECT row_key, companion, path FROM rowlock_file_marks WHERE janitor = :janitor AND {mark_among_keys}
 

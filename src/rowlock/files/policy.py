@@ -278,6 +278,10 @@ class Policy:
         rows = db.rows("still_living", **self.values(ids=self._locked(db, keys)))
         return {one.key: one for one in _named(rows)}
 
+    def named(self, db: Session, keys: Sequence[Any]) -> list[Named]:
+        """Those of the rows that are there, whatever their state; keys of other tables find none."""
+        return _named(db.rows("rows_by_text", ids=json_list(keys)))
+
     def _locked(self, db: Session, keys: Sequence[Any]) -> str:
         return json_list(row[0] for row in db.rows("lock_rows", ids=json_list(keys)))
 

@@ -192,8 +192,8 @@ class FileService(ABC):
                 return
         raise ConfigurationError(
             f"{self.title}: {self.folder.path} was a disk of its own and is none now: mount it (or, if that "
-            f"is meant, delete the row {self._mount!r} from rowlock_file_services; if it is a disk on another "
-            "machine only, give the service a name of its own on each)"
+            f"is meant, delete the row {self._mount!r} from rowlock_file_services; if it is a disk on other "
+            "machines only, give the service a name of its own on each)"
         )
 
     @property
