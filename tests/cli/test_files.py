@@ -75,6 +75,7 @@ def test_a_file_without_a_row_is_an_exit_code(lab: CommandLine) -> None:
     lab.here("ingest", "lab:app", "--init")
     ended = lab.here("ingest", "lab:app", "--once", code=1)
     assert "1 failed" in ended.out and "division by zero" in ended.err
+    assert "1 failed before" in lab.here("ingest", "lab:app", "--once", code=1).out  # in its pause
 
 
 def test_a_service_takes_what_comes_and_stops_well(lab: CommandLine) -> None:

@@ -254,6 +254,14 @@ def test_a_function_may_write_in_the_transaction_of_the_row(station: Station) ->
     assert station.records()["bad.wav"] == "failed"
 
 
+def test_a_statement_of_the_users_that_fails_is_told_in_the_databases_words(station: Station) -> None:
+    station.create()
+    station.write("a.wav")
+    made = declared(station, row=lambda path, tx: tx.execute("INSERT INTO nowhere VALUES (1)"))
+    (failed,) = made.run_once().failed
+    assert "nowhere" in failed.why and "queue" not in failed.why
+
+
 def test_values_of_every_usual_kind_are_written(station: Station) -> None:
     station.create()
     station.write("a.wav")
@@ -427,7 +435,7 @@ def test_without_watchfiles_scans_alone_find_everything(
 
 @posix
 def test_the_watcher_survives_a_name_that_is_not_utf_8(
-    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = sqlite_station
     station.create()
@@ -440,6 +448,8 @@ def test_the_watcher_survives_a_name_that_is_not_utf_8(
         eventually(lambda: station.column("file_raw") == ["a.wav"])
         station.write("b.wav", age=0)
         eventually(lambda: len(station.column("file_raw")) == 2)
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert not [line for line in told if "watcher failed" in line]
 
 
 def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
@@ -523,6 +533,7 @@ def test_what_is_not_there_is_said_at_the_start(station: Station, wrong: dict[st
         ({"row": lambda: None}, "must be a function of"),
         ({"pattern": "/x"}, "pattern="),
         ({"table": "rowlock_jobs"}, "rowlock's own tables"),
+        ({"typo": 1}, "app.ingest: unknown option 'typo'; there are: folder, interval, path"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_where_it_is_declared(
@@ -537,6 +548,11 @@ def test_two_ingests_of_one_name_are_refused(app: Rowlock) -> None:
     app.ingest("microphones", table="recordings", folder="one")  # a module that is imported twice
     with pytest.raises(ConfigurationError, match="want the name 'microphones'"):
         app.ingest("microphones", table="recordings", folder="two")
+
+
+def test_what_must_be_given_is_named(app: Rowlock) -> None:
+    with pytest.raises(ConfigurationError, match=r"app.ingest: give it folder=\.\.\., table=\.\.\."):
+        app.ingest("microphones")  # type: ignore[call-arg]
 
 
 def test_to_declare_opens_nothing(tmp_path: Path) -> None:

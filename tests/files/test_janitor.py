@@ -19,6 +19,7 @@ from rowlock.files import janitor as janitor_module
 from rowlock.files.disk import Space
 from rowlock.files.folder import FileRefused, OpenFolder
 from rowlock.files.janitor import Janitor
+from rowlock.files.service import ErrorBackoff
 from tests.eventually import eventually
 from tests.files.station import LONG_AGO, Station
 
@@ -215,6 +216,13 @@ def test_a_limit_that_cannot_be_read_skips_the_tier_loudly(
     report = declared(station, **limits).run_once()
     assert told in str(report.skipped) and station.deleted() == []
     assert "nothing is deleted" in caplog.text
+
+
+def test_a_statement_of_a_limit_that_fails_is_told_in_the_databases_words(station: Station) -> None:
+    station.create()
+    made = declared(station, max_age=lambda tx: tx.execute("SELECT age FROM nowhere").fetchone()[0])
+    skipped = str(made.run_once().skipped)
+    assert "nowhere" in skipped and "queue" not in skipped
 
 
 def test_time_is_a_parameter(station: Station) -> None:
@@ -487,6 +495,11 @@ def test_a_folder_that_was_a_disk_of_its_own_and_is_none_now_is_refused(
     station.folder.mkdir()
     station.add(2)
     assert declared(station).run_once().name == "housekeeping" and station.files() == []
+
+
+def test_an_error_of_a_service_names_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    ErrorBackoff("janitor 'old'").failed(ConfigurationError("janitor 'old': its disk is gone"))
+    assert caplog.messages == ["janitor 'old': its disk is gone; it is tried again"]
 
 
 def test_companions_go_with_the_row_and_the_user_is_told_in_the_confirming_transaction(
@@ -959,6 +972,7 @@ def test_what_does_not_fit_is_said_at_the_start(station: Station, wrong: dict[st
         ({"min_free": "30%", "cap": 0}, "cap=0"),
         ({"min_free": "30%", "after": "birdnet"}, "must be a list of consumers' names"),
         ({"min_free": "30%", "deleted": "gone", "remove_rows": True}, "not both"),
+        ({"min_free": "30%", "typo": 1}, "app.janitor: unknown option 'typo'; there are: after, "),
         ({"min_free": "30%", "where": " "}, "where="),
         ({"min_free": "30%", "order_by": "time DESC"}, "leave DESC out"),
         ({"min_free": "30%", "also": 5}, "also=5"),

@@ -73,7 +73,7 @@ def ingest(
         else:
             for report in reports:
                 show.say(f"{report.name}: {_counted(report)}")
-        if any(report.failed for report in reports):
+        if any(report.failed or report.later for report in reports):
             raise typer.Exit(ERROR)
     else:
         _serve(

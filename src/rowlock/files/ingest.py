@@ -101,7 +101,7 @@ class Ingest(FileService):
                 self._forget_at = time.monotonic() + _FORGET_EVERY
                 rows.records.forget_deleted(opened)
         rows.records.forget_vanished({self._places.written(one.path) for one in found})
-        self._note_run(len(run.unreadable) + len(run.failed))
+        self._note_run(len(run.unreadable))
         return run.report(self._settling.paths)
 
     def loop(self, stop: Stop) -> None:

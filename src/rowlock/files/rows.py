@@ -153,7 +153,8 @@ class RowTable:
                     raise file.answer
                 self._settle(tx, [file], opened, now)
         except Exception as error:
-            file.answer = self.table.raise_if_transient(error)
+            self.table.raise_if_transient(error)
+            file.answer = error
             self._settle(tx, [file], opened, now)
 
     # -- what the user's function says -----------------------------------------------------------

@@ -78,7 +78,8 @@ class ErrorBackoff:
         if type(error) not in self._logged:
             self._logged.add(type(error))
             known = isinstance(error, RowlockError)
-            log.error("%s: %s; it is tried again", self._title, error, exc_info=None if known else error)
+            said = str(error).removeprefix(f"{self._title}: ")
+            log.error("%s: %s; it is tried again", self._title, said, exc_info=None if known else error)
         self._failures += 1
         return backoff(self._failures - 1, _BACKOFF_FIRST, _BACKOFF_MOST)
 
