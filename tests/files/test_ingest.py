@@ -158,6 +158,29 @@ def test_a_file_that_a_row_of_the_same_scan_names_gets_none_of_its_own(
     assert made.run_once().known == 2
 
 
+@pytest.mark.parametrize("with_tx", [False, True])
+def test_a_row_waits_until_its_other_files_are_finished_too(station: Station, with_tx: bool) -> None:
+    station.create()
+    mark = station.mark
+    told = f"{station.prefix}told"
+    station.execute(f"CREATE TABLE {told} (name TEXT)")
+    now = time.time()
+    station.write("a.wav", age=100, now=now)
+    station.write("p/a.wav", age=1, now=now)
+
+    def row(path: Path, tx: Any) -> dict[str, Any]:
+        if tx is not None:
+            tx.execute(f"INSERT INTO {told} VALUES ({mark})", (path.name,))
+        return {"file_processed": "p/a.wav"}
+
+    made = declared(station, pattern="*.wav", row=row if with_tx else (lambda path: row(path, None)))
+    report = made.run_once(now=now)
+    assert report.settling == ["a.wav"] and station.column("file_raw") == []
+    assert station.execute(f"SELECT count(*) FROM {told}") == [(0,)]  # undone with the row
+    assert made.run_once(now=now + 2).ingested == ["a.wav"]
+    assert station.records() == {"a.wav": "ingested", "p/a.wav": "ingested"}
+
+
 def test_none_means_not_yet_and_is_asked_again_at_each_scan(station: Station) -> None:
     station.create()
     station.write("a.wav")

@@ -189,6 +189,8 @@ class Ingest(FileService):
             for file in done:
                 if file.state == "changed":
                     self._watch_again(opened, file.found.path, wall)
+                elif file.other is not None and file.state == "settling":
+                    self._settling.wait_for(file.found.path, file.other, time.monotonic())
             if any(file.state == "ingested" for file in done):
                 self._app.wake(self.table)
             if self._stop.told:

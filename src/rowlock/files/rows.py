@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Any
 
@@ -39,8 +40,13 @@ class Finished(msgspec.Struct):
     path: str  # as the user's table has it
     record: FileRecord | None
     answer: Any = None  # of row(): columns, None, False, or an exception
-    state: str = ""  # ingested, known, waiting, never, failed, later (after its pause), changed
+    state: str = ""  # ingested, known, waiting, never, failed, later (after its pause), changed, settling
     error: str = ""
+    other: Found | None = None  # of a settling one: another file of its row, which is not finished
+
+
+class _NotYet(Exception):
+    """The row cannot be written at this moment."""
 
 
 class RowTable:
@@ -152,6 +158,10 @@ class RowTable:
                 if isinstance(file.answer, Exception):
                     raise file.answer
                 self._settle(tx, [file], opened, now)
+                if file.state in ("changed", "settling"):
+                    raise _NotYet
+        except _NotYet:  # what row() wrote is undone, too
+            return
         except Exception as error:
             self.table.raise_if_transient(error)
             file.answer = error
@@ -213,6 +223,8 @@ class RowTable:
                 file.state = "changed"
             elif isinstance(file.answer, Exception):
                 records.append(self._failed(file, now))
+            elif isinstance(file.answer, dict) and (other := self._busy(file, opened, now)) is not None:
+                file.state, file.other = "settling", other
             elif isinstance(file.answer, dict):
                 rows.setdefault(tuple(file.answer), []).append(file)
                 named.update(file.answer[one] for one in self.table.paths[1:] if file.answer.get(one))
@@ -240,17 +252,24 @@ class RowTable:
 
     def _ingested(self, file: Finished, opened: OpenFolder, now: float | None) -> list[dict[str, Any]]:
         """How the files of the row are now: one that has changed when it is to be deleted will be kept."""
-        records = [self._record(file.found, "ingested")]
+        others = self._others(file, opened)
+        finished = [one for one in others if self._settling.is_old_enough(one, _moment(now))]
+        return [self._record(one, "ingested") for one in (file.found, *finished)]
+
+    def _busy(self, file: Finished, opened: OpenFolder, now: float | None) -> Found | None:
+        """One of the row's other files that somebody may still be writing."""
+        others = self._others(file, opened)
+        return next((one for one in others if self._settling.is_busy(one, _moment(now))), None)
+
+    def _others(self, file: Finished, opened: OpenFolder) -> list[Found]:
+        """The row's other files, as far as they are there."""
+        found: list[Found] = []
         for column in self.table.paths[1:]:
-            if (text := file.answer.get(column)) is None:
-                continue
-            try:
-                other = opened.look(self._places.read(text))
-            except FileRefused:
-                continue
-            if other is not None and self._settling.is_old_enough(other, _moment(now)):
-                records.append(self._record(other, "ingested"))
-        return records
+            text = file.answer.get(column)
+            with suppress(FileRefused):
+                other = None if text is None else opened.look(self._places.read(text))
+                found += [] if other is None else [other]
+        return found
 
     def _record(self, found: Found, state: str, **more: Any) -> dict[str, Any]:
         return record(self.table.source, self._name, self._places.written(found.path), state, found, **more)
