@@ -149,8 +149,7 @@ class RowTable:
             files = files[len(done) :]
 
     def _write_one(self, tx: Transaction, file: Finished, opened: OpenFolder, now: float | None) -> None:
-        _look_again(tx, [file])
-        if file.state:
+        if _look_again(tx, [file]):
             return
         try:
             with tx.savepoint():
@@ -295,11 +294,12 @@ def _known(db: Session, paths: str) -> set[str]:
     return {row[0] for row in db.rows("known_paths", paths=paths)}
 
 
-def _look_again(tx: Transaction, files: Sequence[Finished]) -> None:
+def _look_again(tx: Transaction, files: Sequence[Finished]) -> set[str]:
     """In the transaction that writes their rows: a row that was written meanwhile may name one of them."""
     known = _known(tx.session, json_list(file.path for file in files))
     for file in files:
         file.state = "known" if file.path in known else ""
+    return known
 
 
 def _state_from_record(file: Finished, moment: float, rescan: bool) -> str:
