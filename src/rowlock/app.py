@@ -187,8 +187,10 @@ class Rowlock(AppBase):
         "relative" to the folder, `settle` and `interval` are seconds.
         """
         from rowlock.files.ingest import Ingest
+        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
+        check_options("ingest", options)
         return keep_declared(self._ingests, Ingest(self, self._home, name, **options))
 
     def janitor(self, name: str, **options: Unpack[JanitorOptions]) -> Janitor:
@@ -202,8 +204,10 @@ class Rowlock(AppBase):
         janitors on one folder are tiers.
         """
         from rowlock.files.janitor import Janitor
+        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
+        check_options("janitor", options)
         return keep_declared(self._janitors, Janitor(self, self._home, name, **options))
 
     # -- producing -------------------------------------------------------------------------------

@@ -90,7 +90,10 @@ def backup(
 
 @commands.command(rich_help_panel="The database", epilog=examples("rowlock doctor", "rowlock doctor --json"))
 def doctor(database: Database = None, json: Json = False) -> None:
-    """Check the database, the jobs and the workers; exit code 1 if something needs doing."""
+    """Check the database, the jobs and the workers; exit code 1 if something needs doing.
+
+    Consumers, ingests and janitors are checked if ROWLOCK_APP or pyproject.toml names the app that has them.
+    """
     from rowlock import insights
 
     app = target.new_queue_at(database)

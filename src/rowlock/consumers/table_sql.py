@@ -130,6 +130,7 @@ class TableSql:
             **self._columns.time_formats,
             # On lines of its own: the condition may end in a comment.
             "where": f"(\n{consumer.where}\n)",
+            "bare_where": f"{consumer.where or '1 = 1'}\n",
         }
 
     def _ordering(self, table: str, backwards: bool) -> str:
