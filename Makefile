@@ -84,10 +84,12 @@ $(MATRIX)/duckdb-%/.made: $(DEV)
 	@touch $@
 
 matrix: $(MATRIX)/duckdb-1.5-sqlalchemy-2.0/.made $(MATRIX)/duckdb-1.5-sqlalchemy-2.1/.made \
-		$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/.made ## try DuckDB 1.5 and 2.0 with SQLAlchemy 2.0 and 2.1
-	$(MATRIX)/duckdb-1.5-sqlalchemy-2.0/bin/python $(TRY) tests/stores/duckdb tests/stores/conformance -k duckdb
+		$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/.made ## try DuckDB 1.5 and 2.0 with SQLAlchemy 2.0 and 2.1, file mode whole
+	$(MATRIX)/duckdb-1.5-sqlalchemy-2.0/bin/python $(TRY) tests/stores/duckdb tests/stores/conformance -k duckdb \
+		--whole-file-mode
 	$(MATRIX)/duckdb-1.5-sqlalchemy-2.1/bin/python $(TRY) tests/stores/duckdb/test_owner.py
 	$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/bin/python $(TRY) tests/stores/duckdb/test_owner.py
+	$(MATRIX)/duckdb-2.0-sqlalchemy-2.0/bin/python $(TRY) tests/stores/conformance -k duckdb-file --whole-file-mode
 
 lint: $(DEV) ## check style, types and import directions
 	$(BIN)/ruff check .

@@ -34,6 +34,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make test` runs a part of, and `make matrix` whole."""
+    parser.addoption(
+        "--whole-file-mode", action="store_true", help="run all of the stores' tests in DuckDB's file mode"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let no test fail by the examples that were drawn; `make chaos` draws new ones."""
     if config.getoption("markexpr") != "chaos":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Rowlock
-from rowlock.settings import load
+from rowlock.settings import load, without_password
 from rowlock.stores.postgres.url import parse
 
 
@@ -169,6 +169,21 @@ def test_sqlalchemys_urls_of_a_file_name_the_same_database(tmp_path: Path, schem
 def test_sqlalchemys_urls_of_a_server_name_the_same_database(given: str, same: str) -> None:
     assert parse(given) == parse(same)
     assert Rowlock(given).store.url == Rowlock(same).store.url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:pa@ss@host:1/0", "redis://u:***@host:1/0"),
+        ("redis://:se/cret@host/0", "redis://:***@host/0"),
+        ("redis://:se?cr#et@host/0", "redis://:***@host/0"),
+        ("postgresql://u:a:b@host/db?x=c@d&password=e", "postgresql://u:***@host/db?x=c@d&password=***"),
+        ("redis://u@host:6379/0", "redis://u@host:6379/0"),
+        ("sqlite:///C:/a@b/jobs.db", "sqlite:///C:/a@b/jobs.db"),
+    ],
+)
+def test_a_password_is_not_shown_also_if_it_was_not_escaped(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_only_asyncpg_has_an_option_ssl() -> None:

@@ -72,14 +72,21 @@ app.ingest("microphones", pattern="raw/*.wav", row=describe, settle=0.3, interva
 
 # -- the analysers -------------------------------------------------------------------------------
 
+# A tier may delete what nobody has analysed or uploaded yet: such a row is nobody's work any more.
+recordings: dict[str, Any] = {
+    "table": "birdsong_recordings",
+    "order_by": "time",
+    "where": "NOT local_deleted",
+}
 
-@app.consumer("birds", table="birdsong_recordings", state="analysis_state", order_by="time")
+
+@app.consumer("birds", state="analysis_state", **recordings)
 def birds(ctx: JobContext, recording: Row) -> None:
     samples, rate = read_wav(RECORDER / recording.file_processed)
     keep(ctx, recording.id, "birds", find_birds(samples, rate, BIRDS), samples, rate)
 
 
-@app.consumer("bats", table="birdsong_recordings", state="analysis_state", order_by="time")
+@app.consumer("bats", state="analysis_state", **recordings)
 def bats(ctx: JobContext, recording: Row, bank: FilterBank = resident(FilterBank)) -> None:
     samples, _ = read_wav(RECORDER / recording.file_raw)
     keep(ctx, recording.id, "bats", bank.find(samples, BATS), samples, RAW_RATE)
@@ -106,7 +113,7 @@ def keep(ctx: JobContext, recording: int, by: str, calls: list[Found], samples: 
 # -- the uploader --------------------------------------------------------------------------------
 
 
-@app.consumer("uploader", table="birdsong_recordings", flag=Flag("uploaded"), order_by="time")
+@app.consumer("uploader", flag=Flag("uploaded"), **recordings)
 def uploader(recording: Row) -> None:
     UPLOADS.mkdir(exist_ok=True)
     for kind, file in (("raw", recording.file_raw), ("processed", recording.file_processed)):

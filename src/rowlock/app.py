@@ -5,7 +5,6 @@ Nothing is opened when it is made: each process opens the store on its first cal
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from rowlock.worker.poller import Poller
     from rowlock.worker.worker import Worker
     from rowlock.workload import Workload
-
-# A library does not print: whoever wants the log lines configures logging, as `rowlock worker` does.
-logging.getLogger("rowlock").addHandler(logging.NullHandler())
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -191,8 +187,10 @@ class Rowlock(AppBase):
         "relative" to the folder, `settle` and `interval` are seconds.
         """
         from rowlock.files.ingest import Ingest
+        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
+        check_options("ingest", options)
         return keep_declared(self._ingests, Ingest(self, self._home, name, **options))
 
     def janitor(self, name: str, **options: Unpack[JanitorOptions]) -> Janitor:
@@ -206,8 +204,10 @@ class Rowlock(AppBase):
         janitors on one folder are tiers.
         """
         from rowlock.files.janitor import Janitor
+        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
+        check_options("janitor", options)
         return keep_declared(self._janitors, Janitor(self, self._home, name, **options))
 
     # -- producing -------------------------------------------------------------------------------

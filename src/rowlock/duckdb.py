@@ -34,7 +34,7 @@ def create_engine(
         raise ConfigurationError(
             "it needs SQLAlchemy and duckdb-engine: install them with `pip install sqlalchemy duckdb-engine`"
         ) from error
-    from rowlock.stores.duckdb.turns import shared_turn
+    from rowlock.stores.duckdb.turns import TAKES_TURNS, shared_turn
 
     shown = os.fspath(path).removeprefix("duckdb:///")
     if shown in ("", ":memory:"):
@@ -45,4 +45,6 @@ def create_engine(
         return wrapper.ConnectionWrapper(turn.lent(timeout))
 
     options.setdefault("poolclass", import_module("sqlalchemy.pool").NullPool)
-    return sqlalchemy.create_engine(f"duckdb:///{shown}", creator=connect, **options)
+    engine = sqlalchemy.create_engine(f"duckdb:///{shown}", creator=connect, **options)
+    engine.update_execution_options(**{TAKES_TURNS: True})
+    return engine

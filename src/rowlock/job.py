@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EVERY_TASK = "*"  # among the tasks of a worker: it takes whatever there is
 _FAR = 32_000_000_000.0  # the year 2984
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 
 
 def utc(seconds: float) -> datetime:
@@ -33,7 +34,7 @@ def utc(seconds: float) -> datetime:
     try:  # `fromtimestamp` refuses negative ones on Windows, and those far ahead everywhere
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:  # one odd row must not hide a whole page
-        return datetime.max.replace(tzinfo=timezone.utc)
+        return _FIRST if seconds < 0 else _LAST
 
 
 class State(str, Enum):
@@ -177,7 +178,7 @@ class Claim(msgspec.Struct, frozen=True):
     isolate: int = 0
     position: int = 0  # in the order in which jobs came into their queue
     claimed_before: bool = False  # and may have killed the worker that had it
-    row: str = ""  # a consumer's: the key of the user's row; then `id` is only the claim number
+    row: str | None = None  # a consumer's: the key of the user's row; then `id` is only the claim number
 
     # Most claims are never asked for these, so they are made when asked: a job of 10 us must not pay.
 
@@ -232,8 +233,8 @@ class Claim(msgspec.Struct, frozen=True):
         return None if self.deadline is None else utc(self.deadline)
 
 
-def _title(id: int, task: str, row: str) -> str:
-    return f"consumer {task}, row {row}" if row else f"job {id} ({task})"
+def _title(id: int, task: str, row: str | None) -> str:
+    return f"job {id} ({task})" if row is None else f"consumer {task}, row {row}"
 
 
 class Ending(str, Enum):
@@ -265,7 +266,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     run_seconds: float | None = None  # None: it had not begun, or nobody measured it
     wait_seconds: float = 0.0
-    row: str = ""  # as in the claim
+    row: str | None = None  # as in the claim
     pause: bool = False  # for as long as its delay, nothing of its queue is to be claimed
     unless_known: bool = False  # the delay is only for a task that no other living worker knows
     single: bool = False  # of one row of a batch

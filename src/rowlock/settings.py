@@ -84,8 +84,9 @@ _ENVIRONMENT_NAMES = {
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown."""
-    return re.sub(r"(?<=[/:])([^/:@]*):[^/@]*@", r"\1:***@", re.sub(r"(?i)(password=)[^&]*", r"\1***", url))
+    """A URL as it may be shown. A password ends at the last @: it may hold one that was not escaped."""
+    bare = re.sub(r"(?s)^([\w+.-]+:(?://)?[^/:@]*):(?:[^?]*|.*)@", r"\1:***@", url)
+    return re.sub(r"(?i)(password=)[^&]*", r"\1***", bare)
 
 
 def load(**arguments: Any) -> Settings:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 
 from tests.cli.commands import CommandLine
@@ -76,6 +77,30 @@ def test_an_index_for_another_condition_is_said_to_be_no_use(
     assert "rowlock_birdnet_due was made for another condition" in told.err
     lab.execute("DROP INDEX rowlock_birdnet_due")
     assert rowlock.here("consumers", *APP, "init").err == ""
+
+
+@pytest.mark.parametrize("pool", ["thread", "process"])
+def test_a_missing_index_is_named_once(rowlock: CommandLine, lab: sqlite3.Connection, pool: str) -> None:
+    told = rowlock("consume", "lab:app", "birdnet", "--until-empty", "--pool", pool)
+    assert (told.code, told.err.count("its index rowlock_birdnet_due is missing")) == (0, 1)
+
+
+def test_init_says_that_duckdb_needs_no_indexes(rowlock: CommandLine) -> None:
+    code = CODE.replace("sqlite:///lab.db", "duckdb:///lab.duckdb").replace(
+        'state="analysis_state"', 'status=Status("status")'
+    )
+    rowlock.write("lab.py", code.replace("import Retry, Rowlock", "import Retry, Rowlock, Status"))
+    with duckdb.connect(str(rowlock.folder / "lab.duckdb")) as connection:
+        connection.execute("CREATE TABLE recordings (id INTEGER PRIMARY KEY, status VARCHAR)")
+    assert rowlock("consumers", "init", *APP).out == "birdnet: this database needs none\n"
+
+
+def test_the_order_of_a_consumer_is_said_to_be_that_of_rows(
+    rowlock: CommandLine, lab: sqlite3.Connection
+) -> None:
+    rowlock.here("init", "--database", "lab.db")
+    said = rowlock.here("queues", "set", "consumer:birdnet", "--strategy", "LIFO", "--database", "lab.db").out
+    assert said == "rows of consumer birdnet are now claimed by LIFO\n"
 
 
 def test_the_indexes_are_printed_or_created(rowlock: CommandLine, lab: sqlite3.Connection) -> None:

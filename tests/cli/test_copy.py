@@ -62,4 +62,7 @@ def test_what_copies_nothing_takes_no_other_option(rowlock: CommandLine, shop: R
     rowlock.here("copy", "jobs.db", "new.db", "--undo", "--keep", code=2)
     missing = rowlock.here("copy", "nothing.db", "new.db", code=1)
     assert "no queue at nothing.db" in missing.complaint
+    for words in (["nothing.duckdb", "new.db"], ["nothing.db", "new.db", "--undo"]):
+        said = rowlock.refused_here("copy", *words)
+        assert "FROM_URL" in said and "--database" not in said  # which is no option of this command
     assert not (rowlock.folder / "new.db").exists() and not (rowlock.folder / "nothing.db").exists()

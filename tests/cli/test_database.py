@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -108,6 +110,28 @@ def test_the_doctor_says_what_to_do_and_its_exit_code_whether(rowlock: CommandLi
     ).items()
     ascii_only = rowlock("doctor", "-d", "jobs.db", code=1, PYTHONIOENCODING="ascii")
     assert "+ ok" in ascii_only.out and "-> start one" in ascii_only.out
+
+
+HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+
+
+def test_the_doctor_names_who_holds_a_duckdb_file(rowlock: CommandLine) -> None:
+    words = ["doctor", "-d", "data.duckdb"]
+    rowlock.here("init", "-d", "data.duckdb")
+    command = [sys.executable, "-c", HOLD, str(rowlock.folder / "data.duckdb")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
+        ill = rowlock.here(*words, code=1, ROWLOCK_BUSY_TIMEOUT="0.1")
+        report = rowlock.here(*words, "--json", code=1, ROWLOCK_BUSY_TIMEOUT="0.1").json
+    finally:
+        holder.communicate()
+    assert f"data.duckdb is open in process {holder.pid}" in ill.out and "→ end that program" in ill.out
+    assert ill.out.endswith("\nneeds attention: opens\n") and ill.err == ""
+    assert [(one["check"], one["level"]) for one in report["findings"]] == [
+        ("opens", "error"),
+        ("settings", "ok"),
+    ]
 
 
 def test_a_database_of_the_environment_is_named_by_its_variable(rowlock: CommandLine) -> None:

@@ -75,6 +75,7 @@ def test_a_file_without_a_row_is_an_exit_code(lab: CommandLine) -> None:
     lab.here("ingest", "lab:app", "--init")
     ended = lab.here("ingest", "lab:app", "--once", code=1)
     assert "1 failed" in ended.out and "division by zero" in ended.err
+    assert "1 failed before" in lab.here("ingest", "lab:app", "--once", code=1).out  # in its pause
 
 
 def test_a_service_takes_what_comes_and_stops_well(lab: CommandLine) -> None:
@@ -130,6 +131,19 @@ def test_a_disk_that_stays_too_full_is_an_exit_code(lab: CommandLine) -> None:
     told = lab.here("janitor", "lab:app", "more", "--once", code=1).err
     assert "is too full" in told and "nothing else may be deleted" in told
     assert "more: the disk of " in lab.here("janitor", "lab:app", "more", "--dry-run").out
+
+
+def test_files_that_go_without_the_tables_knowledge_are_an_exit_code(lab: CommandLine) -> None:
+    lab.here("ingest", "lab:app", "--init")
+    lab.here("ingest", "lab:app", "--once")
+    _execute(lab, "UPDATE recordings SET time = 1")
+    _execute(
+        lab,
+        "CREATE TRIGGER sealed BEFORE UPDATE ON recordings BEGIN SELECT RAISE(ABORT, 'sealed'); END",
+    )
+    ended = lab.here("janitor", "lab:app", "housekeeping", "--once", code=1)
+    assert "0 rows deleted" in ended.out and "1 rows without files not marked" in ended.out
+    assert "sealed" in ended.err
 
 
 def test_a_tier_whose_limit_raises_is_skipped_and_an_exit_code(lab: CommandLine) -> None:

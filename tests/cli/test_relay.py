@@ -201,6 +201,8 @@ def test_redis_that_cannot_be_used_ends_it_at_once_with_the_reason(
         assert said.startswith("Redis at redis://127.0.0.1:1 cannot be reached: ")
     for name in ("REDIS_URL", "ROWLOCK_REDIS_URL"):
         assert rowlock.refused_here(*commands[0], **{name: "nonsense"}).startswith(f"{name}='nonsense'")
+    said = rowlock.refused_here(*commands[0], REDIS_URL="redis://:se/cret@127.0.0.1:1")
+    assert said.startswith("REDIS_URL='redis://:***@127.0.0.1:1': it cannot be read") and "'se'" not in said
     with redis_server("--requirepass", "secret") as server:
         assert "it wants a password" in rowlock.refused_here(*commands[0], REDIS_URL=server.url)
         wrong = server.url.replace("://", "://:wrong@")
@@ -239,6 +241,35 @@ def test_a_database_that_is_down_is_waited_for_and_told_once(
         assert told(waits) == [1, 1] and told("Traceback") == [0, 0]
         relay.signal("SIGTERM")
         assert relay.ends()[0] == 0
+    app.close()
+
+
+def test_an_outage_is_told_once_for_a_worker_and_its_relay(
+    rowlock: CommandLine, redis: RedisServer, own_postgres: PostgresServer
+) -> None:
+    rowlock.write("lab.py", LAB.replace("sqlite:///jobs.db", own_postgres.url))
+    app = Rowlock(own_postgres.url)
+    with rowlock.start("worker", "lab:app", "--via", "rq", REDIS_URL=redis.url) as worker:
+
+        def told(words: str) -> int:
+            return worker.err.count(words)
+
+        def works_again(n: int) -> None:
+            eventually(lambda: told("can be used again") == n, timeout=60)
+            assert app.result(app.enqueue("segment", {"n": n}), timeout=60) == "model"
+
+        works_again(0)
+        redis.kill()
+        eventually(lambda: told("Redis at") > 0, timeout=60)
+        redis.start()
+        works_again(1)
+        own_postgres.stop()
+        eventually(lambda: told("the store cannot be used") and told("the heartbeat cannot"), timeout=60)
+        own_postgres.start()
+        works_again(2)
+        worker.signal("SIGTERM")
+        assert worker.ends()[0] == 0
+    assert (told("ERROR"), told("the heartbeat cannot"), told("can be used again")) == (2, 1, 2), worker.err
     app.close()
 
 

@@ -36,6 +36,7 @@ def check(lab: Lab, **chosen: Any) -> None:
         ({"key": "path"}, "key='path' is not unique"),
         ({"state": "time"}, "state='time' is of type"),
         ({"where": "path = ("}, "where='path = \\(' does not work"),
+        ({"where": "path = '') OR (1 = 1"}, 'OR \\(1 = 1" does not work'),
         # in the database's words, and not as if the queue's own tables were meant
         ({"where": "nowhere = 1"}, r"where='nowhere = 1' does not work on \S*recordings: (no such )?column"),
         ({"where": "1 = 1) OR (1 = 1; DROP TABLE recordings"}, "does not work"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError, Fail, JobContext, Retry, Rowlock, Status
+from rowlock import ConfigurationError, Fail, Flag, JobContext, Retry, Rowlock, Status
 from rowlock.consumers import overview
 from rowlock.consumers.column_times import time_form
 from rowlock.consumers.forms.status_column import StatusForm
@@ -235,6 +235,45 @@ def test_sqlite_writes_times_as_the_column_has_them(queue: Lab, there: str | Non
     queue.execute("UPDATE task_queue SET status = 'other', updated_at = ? WHERE id = 2", (there,))
     make(queue).consume("mail", until_empty=True)
     assert queue.execute("SELECT updated_at LIKE ? FROM task_queue WHERE id = 1", (written,)) == [(1,)]
+
+
+@pytest.mark.parametrize("strict", ["", "STRICT"])
+@pytest.mark.parametrize("shown", ["progress", "progress_done"])
+def test_columns_of_whole_numbers_get_whole_numbers(lab: Lab, strict: str, shown: str) -> None:
+    table, whole = f"{lab.prefix}renders", "INTEGER" if lab.is_sqlite else "bigint"
+    lab.execute(
+        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, status TEXT, started {whole}, updated {whole}, "
+        f"finished {whole}, shown INTEGER) {strict if lab.is_sqlite else ''}"
+    )
+    lab.execute(f"INSERT INTO {table} (id, status) VALUES (1, 'pending')")
+    app, seen = lab.app(), []
+    at = {"started_at": "started", "updated_at": "updated", "finished_at": "finished"}
+
+    def render(ctx: JobContext, row: Row) -> None:
+        ctx.progress(1.7, 3)
+        with ctx.checkpoint():
+            pass
+        seen.extend(lab.execute(f"SELECT shown FROM {table}"))
+
+    before = int(time.time())
+    status = Status("status", **at, **{shown: "shown"})
+    app.consumer("render", table=table, status=status, retry=False)(render)
+    assert app.consume("render", until_empty=True).completed == 1
+    assert seen == [(57 if shown == "progress" else 2,)]
+    (ended,) = lab.execute(f"SELECT started, updated, finished, shown FROM {table}")
+    assert all(type(one) is int for one in ended)
+    assert all(before <= one <= time.time() + 1 for one in ended[:3])
+
+
+def test_a_flag_has_whole_seconds_in_a_column_of_whole_numbers(lab: Lab) -> None:
+    table = f"{lab.prefix}photos"
+    lab.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, done BOOLEAN, done_at BIGINT)")
+    lab.execute(f"INSERT INTO {table} (id) VALUES (1)")
+    app = lab.app()
+    app.consumer("upload", table=table, flag=Flag("done", at="done_at"))(nothing)
+    app.consume("upload", until_empty=True)
+    ((done_at,),) = lab.execute(f"SELECT done_at FROM {table}")
+    assert type(done_at) is int
 
 
 def test_a_time_format_overrides_what_the_column_has(queue: Lab) -> None:

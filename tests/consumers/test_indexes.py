@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import Rowlock, StoreError
+from rowlock import Flag, Rowlock, StoreError
 from rowlock.consumers import overview
 from rowlock.consumers.row import Row
 from rowlock.consumers.table import Table
@@ -133,6 +133,35 @@ def test_an_index_that_reads_the_clock_is_made_anew(lab: Lab) -> None:
     table.indexes.create()
     lab.fill(1, 1)
     assert [one.level for one in overview.findings(app)] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"order_by": "time"},
+        {"order_by": "id DESC"},
+        {"order_by": "id", "where": "id < 9"},
+        {"order_by": "id", "flag": Flag("checked")},
+    ],
+)
+def test_an_index_for_something_else_is_made_anew(lab: Lab, changed: dict[str, Any]) -> None:
+    lab.create(1)
+    for column in ("uploaded", "checked"):
+        lab.execute(f"ALTER TABLE {lab.table} ADD COLUMN {column} BOOLEAN")
+    app, first = lab.app(), {"flag": Flag("uploaded"), "order_by": "id", "where": "id > 0"}
+    app.consumer("birdnet", table=lab.table, **first)(work)
+    app.consumer_source("birdnet").table.indexes.create()
+    assert app.consumer_source("birdnet").record().has_index
+    other = lab.app()
+    other.consumer("birdnet", table=lab.table, **{**first, **changed})(work)
+    table = other.consumer_source("birdnet").table
+    assert not table.has_index
+    (finding,) = [one for one in overview.findings(other) if one.level == "warning"]
+    assert "was made for another" in finding.message and "consumers init" in str(finding.advice)
+    assert table.indexes.outdated == ["rowlock_birdnet_due"]
+    table.indexes.create()
+    assert table.has_index and table.indexes.outdated == []
+    assert "DROP" not in str(table.indexes.create_statements())
 
 
 def test_an_index_that_cannot_be_finished_is_taken_away_again(lab: Lab) -> None:

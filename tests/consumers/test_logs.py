@@ -182,3 +182,23 @@ def test_lines_of_the_users_own_code_carry_the_row(lab: Lab, caplog: pytest.LogC
     assert TextLines().format(record).endswith(f"INFO lab [birdnet row 17, claim {claim}]: listening to 17")
     line = json.loads(JsonLines().format(record))
     assert (line["job"], line["row"], line["task"], line["claim"]) == (None, "17", "birdnet", claim)
+
+
+def test_a_row_whose_key_is_the_empty_text_is_not_called_a_job(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.addFilter(JobLogFilter())
+    lab.create(key="TEXT PRIMARY KEY")
+    lab.execute(f"INSERT INTO {lab.table} (id, time) VALUES ('', 1)")
+
+    def birdnet(recording: Row) -> None:
+        log.info("listening")
+        raise Fail("no sound in it")
+
+    app = lab.app()
+    app.consumer("birdnet", table=lab.table, state="analysis_state")(birdnet)
+    with caplog.at_level(logging.INFO):
+        app.consume("birdnet", until_empty=True)
+    assert "consumer birdnet, row  failed: no sound in it" in caplog.messages
+    (record,) = [record for record in caplog.records if record.name == "lab"]
+    assert (record.job, record.row) == (None, "")  # type: ignore[attr-defined]

@@ -74,6 +74,21 @@ def test_rows_are_taken_by_all_of_the_columns_and_then_by_key(
     assert take(app, step=step, strategy="LIFO") == rows[::-1]
 
 
+@pytest.mark.parametrize("strategy", ["FIFO", "LIFO"])
+@pytest.mark.parametrize("first", ["priority", "priority DESC"])
+@pytest.mark.parametrize("second", ["time", "time DESC"])
+def test_a_null_has_the_place_that_the_database_gives_it(
+    tasks: Lab, first: str, second: str, strategy: str
+) -> None:
+    for key, values in {7: (5, None), 8: (0, None), 9: (5, None), 10: (None, 1.0), 11: (None, None)}.items():
+        tasks.execute(f"INSERT INTO {tasks.table} (id, priority, time) VALUES (?, ?, ?)", (key, *values))
+    rows = tasks.execute(f"SELECT id FROM {tasks.table} ORDER BY {first}, {second}, id")
+    wanted = [str(key) for (key,) in rows][:: -1 if strategy == "LIFO" else 1]
+    app = make(tasks, f"{first}, {second}")
+    store_of(app, "birdnet").source.claiming.sweep_at = float("inf")
+    assert take(app, count=11, step=1, strategy=strategy) == wanted
+
+
 def test_what_comes_in_before_the_last_row_is_found_by_the_next_sweep(tasks: Lab) -> None:
     app = make(tasks)
     store, worker = store_of(app, "birdnet"), register(app.store)

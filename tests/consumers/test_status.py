@@ -202,7 +202,17 @@ def test_rowlock_and_a_legacy_worker_leave_each_others_rows_alone(lab: Lab, shop
     assert {key for key, status in shop.get().items() if status == "finished"} == set(ours)
 
 
-def test_what_others_left_running_is_due_again_only_after_a_limit(lab: Lab, shop: Shop) -> None:
+@pytest.mark.parametrize(
+    "since",
+    [
+        {"started_at": "started_at"},
+        {"updated_at": "started_at"},
+        {"started_at": "started_at", "updated_at": "started_at", "finished_at": "started_at"},
+    ],
+)
+def test_what_others_left_running_is_due_again_only_after_a_limit(
+    lab: Lab, shop: Shop, since: dict[str, str]
+) -> None:
     shop.add("old", "new", "unknown", status="working")
     for key, age in (("old", 7200), ("new", 60)):
         at = (
@@ -216,7 +226,8 @@ def test_what_others_left_running_is_due_again_only_after_a_limit(lab: Lab, shop
     app.consume("video", until_empty=True)
     assert set(shop.get().values()) == {"working"}
     limited = lab.app()
-    shop.consumer(limited, nothing, Status("status", **WORDS, started_at="started_at", stale_after=3600.0))  # type: ignore[arg-type]
+    status = Status("status", **WORDS, **since, stale_after=3600.0)  # type: ignore[arg-type]
+    shop.consumer(limited, nothing, status)
     store_of(limited, "video").source.table.indexes.create()
     limited.consume("video", until_empty=True)
     assert shop.get() == {"old": "finished", "new": "working", "unknown": "working"}

@@ -25,6 +25,7 @@ def test_every_recording_is_analysed_once_by_both_and_only_what_a_tier_may_delet
         more, connect = ["--url", url], lambda: psycopg.connect(url)
     ran = run_example("birdsong", tmp_path, *more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "FileNotFoundError" not in "".join(log.read_text() for log in tmp_path.rglob("*.log"))
     with closing(connect()) as db:
 
         def rows(statement: str) -> list[Any]:

@@ -757,6 +757,72 @@ def test_objects_that_were_added_to_a_session_are_written(bench: Bench, engine: 
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "begin"])
+def test_a_connection_that_ends_too_early_fails_its_job_once(
+    bench: Bench, engine: sqlalchemy.Engine, end: str
+) -> None:
+    given: list[sqlalchemy.Connection] = []
+
+    @bench.app.task
+    def write(ctx: JobContext) -> None:
+        with engine.begin() if end == "begin" else engine.connect() as opened, ctx.transaction(opened):
+            given.append(opened)
+            with opened.begin_nested():  # savepoints are the task's own
+                opened.execute(named_insert(bench), {"word": "a"})
+            if end != "begin":
+                getattr(opened, end)()
+
+    job = write.enqueue()
+    bench.work()
+    found = bench.app.job(job.id)
+    assert (found.state, found.claim, bench.words()) == ("failed", 1, [])
+    lines = (
+        "    with engine.connect() as connection, ctx.transaction(connection):\n        connection.execute("
+    )
+    assert lines in (found.error or "")
+    assert given[0].closed
+    with engine.begin() as other:  # as usual again
+        other.execute(named_insert(bench), {"word": "b"})
+    assert bench.words() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "line"),
+    [
+        ("session", "    async with SessionLocal() as db, ctx.transaction(db):\n        db.add("),
+        (
+            "begin",
+            "    async with engine.connect() as connection, ctx.transaction(connection):\n        await ",
+        ),
+        ("blocking", "    with SessionLocal() as db:\n        async with ctx.transaction(db):\n"),
+    ],
+)
+def test_what_an_async_task_ends_too_early_fails_its_job_once(
+    bench: Bench, engine: sqlalchemy.Engine, shape: str, line: str
+) -> None:
+    @bench.app.task
+    async def write(ctx: JobContext) -> None:
+        if shape == "blocking":
+            with Session(engine) as db:
+                async with ctx.transaction(db):
+                    db.execute(named_insert(bench), {"word": "a"})
+                    db.commit()
+        own = create_async_engine(alchemy_url(bench, asynchronous=True), poolclass=NullPool)
+        if shape == "begin":
+            async with own.begin() as connection, ctx.transaction(connection):
+                await connection.execute(named_insert(bench), {"word": "a"})
+        else:
+            async with AsyncSession(own) as session, ctx.transaction(session):
+                await session.execute(named_insert(bench), {"word": "a"})
+                await session.commit()
+
+    job = write.enqueue()
+    bench.work()
+    found = bench.app.job(job.id)
+    assert (found.state, found.claim, bench.words()) == ("failed", 1, [])
+    assert line in (found.error or "")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "begin"])
 def test_a_session_that_ends_too_early_fails_its_job_once(
     bench: Bench, engine: sqlalchemy.Engine, end: str
 ) -> None:
@@ -795,7 +861,10 @@ def test_the_commit_of_a_psycopg_connections_block_is_refused(on_postgres: Bench
     on_postgres.work()
     found = on_postgres.app.job(job.id)
     assert (found.state, found.claim, on_postgres.words()) == ("failed", 1, [])
-    assert "    with ctx.transaction() as tx:\n        tx.execute(" in (found.error or "")
+    lines = "with ctx.transaction() as tx:\n        tx.execute("
+    if asynchronous:
+        lines = "async with ctx.transaction() as tx:\n        await tx.execute("
+    assert f"    {lines}" in (found.error or "")
 
 
 def test_a_lost_claim_undoes_what_was_written_on_a_session(on_postgres: Bench) -> None:

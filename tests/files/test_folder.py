@@ -132,6 +132,16 @@ def found_again(root: OpenFolder, path: str) -> Found:
     return there
 
 
+def test_a_removal_that_was_broken_off_again_while_it_was_undone_is_undone(place: Path) -> None:
+    (place / ".a.rowlock-delete").write_bytes(b"123")
+    os.link(place / ".a.rowlock-delete", place / "a")
+    with opened(place) as root:
+        found = found_again(root, "a")
+        assert tree(place) == ["a"] and found.frees > 0
+        root.remove(found)
+    assert tree(place) == []
+
+
 def test_beside_what_a_broken_removal_left_nothing_is_removed(place: Path) -> None:
     (place / ".a.rowlock-delete").write_bytes(b"123")
     (place / "a").write_bytes(b"4567")

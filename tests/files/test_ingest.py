@@ -136,6 +136,51 @@ def test_a_file_that_another_path_column_names_is_not_ingested(station: Station)
     assert made.run_once().known == 2 and station.records()["processed/a.wav"] == "ingested"
 
 
+@pytest.mark.parametrize("with_tx", [False, True])
+def test_a_file_that_a_row_of_the_same_scan_names_gets_none_of_its_own(
+    station: Station, with_tx: bool
+) -> None:
+    station.create()
+    station.write("raw/a.wav", age=200)
+    station.write("processed/a.wav", age=100)
+    asked: list[str] = []
+
+    def describe(path: Path) -> dict[str, Any]:
+        asked.append(path.parent.name)
+        other = station.folder / "processed" / path.name
+        return {"time": LONG_AGO, "file_processed": None if other == path else other}
+
+    made = declared(station, row=(lambda path, tx: describe(path)) if with_tx else describe)
+    report = made.run_once()
+    assert station.rows("file_raw", "file_processed") == [("raw/a.wav", "processed/a.wav")]
+    assert report.ingested == ["raw/a.wav"] and report.known == 1
+    assert asked == ["raw"] or not with_tx
+    assert made.run_once().known == 2
+
+
+@pytest.mark.parametrize("with_tx", [False, True])
+def test_a_row_waits_until_its_other_files_are_finished_too(station: Station, with_tx: bool) -> None:
+    station.create()
+    mark = station.mark
+    told = f"{station.prefix}told"
+    station.execute(f"CREATE TABLE {told} (name TEXT)")
+    now = time.time()
+    station.write("a.wav", age=100, now=now)
+    station.write("p/a.wav", age=1, now=now)
+
+    def row(path: Path, tx: Any) -> dict[str, Any]:
+        if tx is not None:
+            tx.execute(f"INSERT INTO {told} VALUES ({mark})", (path.name,))
+        return {"file_processed": "p/a.wav"}
+
+    made = declared(station, pattern="*.wav", row=row if with_tx else (lambda path: row(path, None)))
+    report = made.run_once(now=now)
+    assert report.settling == ["a.wav"] and station.column("file_raw") == []
+    assert station.execute(f"SELECT count(*) FROM {told}") == [(0,)]  # undone with the row
+    assert made.run_once(now=now + 2).ingested == ["a.wav"]
+    assert station.records() == {"a.wav": "ingested", "p/a.wav": "ingested"}
+
+
 def test_none_means_not_yet_and_is_asked_again_at_each_scan(station: Station) -> None:
     station.create()
     station.write("a.wav")
@@ -230,6 +275,14 @@ def test_a_function_may_write_in_the_transaction_of_the_row(station: Station) ->
     assert sorted(report.ingested) == ["a.wav", "c.wav"] and report.failed[0].path == "bad.wav"
     assert sorted(station.execute(f"SELECT path FROM {station.prefix}notes")) == [("a.wav",), ("c.wav",)]
     assert station.records()["bad.wav"] == "failed"
+
+
+def test_a_statement_of_the_users_that_fails_is_told_in_the_databases_words(station: Station) -> None:
+    station.create()
+    station.write("a.wav")
+    made = declared(station, row=lambda path, tx: tx.execute("INSERT INTO nowhere VALUES (1)"))
+    (failed,) = made.run_once().failed
+    assert "nowhere" in failed.why and "queue" not in failed.why
 
 
 def test_values_of_every_usual_kind_are_written(station: Station) -> None:
@@ -333,14 +386,17 @@ def test_many_files_tell_how_far_they_are(station: Station, monkeypatch: pytest.
     assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
-def test_what_is_known_of_files_that_are_gone_is_forgotten(station: Station) -> None:
+def test_what_is_known_of_a_file_is_forgotten_when_it_and_its_row_are_gone(station: Station) -> None:
     station.create()
     for name in ("a.wav", "b.wav"):
         station.write(name)
     declared(station).run_once()
     (station.folder / "a.wav").unlink()
     declared(station).run_once()
-    assert station.records() == {"b.wav": "ingested"} and len(station.column("file_raw")) == 2
+    assert station.records() == {"a.wav": "ingested", "b.wav": "ingested"}
+    station.execute(f"DELETE FROM {station.table} WHERE file_raw = 'a.wav'")
+    declared(station).run_once()
+    assert station.records() == {"b.wav": "ingested"} and station.column("file_raw") == ["b.wav"]
 
 
 # -- as a service ----------------------------------------------------------------------------------
@@ -402,7 +458,7 @@ def test_without_watchfiles_scans_alone_find_everything(
 
 @posix
 def test_the_watcher_survives_a_name_that_is_not_utf_8(
-    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = sqlite_station
     station.create()
@@ -415,6 +471,8 @@ def test_the_watcher_survives_a_name_that_is_not_utf_8(
         eventually(lambda: station.column("file_raw") == ["a.wav"])
         station.write("b.wav", age=0)
         eventually(lambda: len(station.column("file_raw")) == 2)
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert not [line for line in told if "watcher failed" in line]
 
 
 def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
@@ -498,6 +556,7 @@ def test_what_is_not_there_is_said_at_the_start(station: Station, wrong: dict[st
         ({"row": lambda: None}, "must be a function of"),
         ({"pattern": "/x"}, "pattern="),
         ({"table": "rowlock_jobs"}, "rowlock's own tables"),
+        ({"typo": 1}, "app.ingest: unknown option 'typo'; there are: folder, interval, path"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_where_it_is_declared(
@@ -512,6 +571,11 @@ def test_two_ingests_of_one_name_are_refused(app: Rowlock) -> None:
     app.ingest("microphones", table="recordings", folder="one")  # a module that is imported twice
     with pytest.raises(ConfigurationError, match="want the name 'microphones'"):
         app.ingest("microphones", table="recordings", folder="two")
+
+
+def test_what_must_be_given_is_named(app: Rowlock) -> None:
+    with pytest.raises(ConfigurationError, match=r"app.ingest: give it folder=\.\.\., table=\.\.\."):
+        app.ingest("microphones")  # type: ignore[call-arg]
 
 
 def test_to_declare_opens_nothing(tmp_path: Path) -> None:

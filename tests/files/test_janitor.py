@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from rowlock import ConfigurationError, Retry, Rowlock, Status
 from rowlock.errors import StoreError
-from rowlock.files import disk
+from rowlock.files import disk, janitor_run, policy
 from rowlock.files import janitor as janitor_module
 from rowlock.files.disk import Space
+from rowlock.files.folder import FileRefused, OpenFolder
 from rowlock.files.janitor import Janitor
+from rowlock.files.service import ErrorBackoff
 from tests.eventually import eventually
 from tests.files.station import LONG_AGO, Station
 
@@ -94,6 +97,26 @@ def test_the_oldest_go_until_the_rest_fits(station: Station) -> None:
     report = declared(station, max_size=3 * SIZE).run_once()
     assert station.deleted() == names(1, 2) and report.short is None
     assert declared(station, max_size=3 * SIZE).run_once().deleted == []
+
+
+@pytest.mark.parametrize("order_by", [None, "id", "time"])
+def test_rows_with_equal_times_go_in_the_order_of_their_keys(station: Station, order_by: str | None) -> None:
+    station.create()
+    for number in range(1, 13):
+        station.add(number, time=LONG_AGO)
+    declared(station, order_by=order_by, max_size=9 * SIZE).run_once()
+    assert station.files() == names(*range(4, 13))
+
+
+def test_rows_on_every_page_are_met_once(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "_PAGE", 5)
+    station.create()
+    for number in range(1, 24):
+        station.add(number)
+    assert len(declared(station, max_size=20 * SIZE).run_once().deleted) == 3
+    for path in station.files()[1:]:
+        (station.folder / path).unlink()
+    assert declared(station, max_size=20 * SIZE).run_once().healed == 19
 
 
 def test_the_disk_is_cleared_from_below_the_minimum_up_to_the_target(
@@ -193,6 +216,13 @@ def test_a_limit_that_cannot_be_read_skips_the_tier_loudly(
     report = declared(station, **limits).run_once()
     assert told in str(report.skipped) and station.deleted() == []
     assert "nothing is deleted" in caplog.text
+
+
+def test_a_statement_of_a_limit_that_fails_is_told_in_the_databases_words(station: Station) -> None:
+    station.create()
+    made = declared(station, max_age=lambda tx: tx.execute("SELECT age FROM nowhere").fetchone()[0])
+    skipped = str(made.run_once().skipped)
+    assert "nowhere" in skipped and "queue" not in skipped
 
 
 def test_time_is_a_parameter(station: Station) -> None:
@@ -296,6 +326,30 @@ def test_a_row_that_a_consumer_holds_is_not_touched(station: Station) -> None:
         )
     assert station.files() == names(1)
     assert len(declared(station, app=other).run_once().deleted) == 1
+
+
+def spellings(station: Station) -> list[tuple[str, str]]:
+    """Other names of the same table, and the URL with which they are right."""
+    if station.is_sqlite:
+        return [(station.url, "main.recordings"), (station.url, "Recordings")]
+    schema = station.prefix.rstrip(".")
+    return [(f"{station.url}&options=-csearch_path%3D{schema}", "recordings")]
+
+
+def test_a_held_row_is_not_touched_however_its_table_is_spelled(station: Station) -> None:
+    station.create()
+    station.add(1)
+    station.app().store.open()
+    (key,) = station.column("id")
+    claims = f"{station.prefix}rowlock_consumer_claims (consumer, row_key, claimed_by)"
+    text = key if station.is_sqlite else str(key)
+    station.execute(f"INSERT INTO {claims} VALUES ('birdnet', ?, 'somebody')", (text,))
+    for url, table in spellings(station):
+        with closing(Rowlock(url)) as app:
+            birdnet(station, app)
+            report = declared(station, app=app, table=table).run_once()
+            assert report.deleted == [] and report.kept == 1
+            assert declared(station, "after", app, table=table, after=["birdnet"]).run_once().kept == 1
 
 
 def test_no_consumer_loses_a_file_under_its_hands(station: Station) -> None:
@@ -437,6 +491,15 @@ def test_a_folder_that_was_a_disk_of_its_own_and_is_none_now_is_refused(
     with pytest.raises(ConfigurationError, match="was a disk of its own"):
         made.run_once()
     assert station.files() == names(1)
+    station.folder = station.folder.parent / "another"
+    station.folder.mkdir()
+    station.add(2)
+    assert declared(station).run_once().name == "housekeeping" and station.files() == []
+
+
+def test_an_error_of_a_service_names_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    ErrorBackoff("janitor 'old'").failed(ConfigurationError("janitor 'old': its disk is gone"))
+    assert caplog.messages == ["janitor 'old': its disk is gone; it is tried again"]
 
 
 def test_companions_go_with_the_row_and_the_user_is_told_in_the_confirming_transaction(
@@ -510,6 +573,75 @@ def test_a_row_that_the_table_refuses_to_mark_spares_the_others(station: Station
     report = declared(station).run_once()
     assert station.deleted() == names(1, 3) and station.files() == []
     assert "not confirmed" in report.refused[0].why and len(station.marks()) == 1
+
+
+def sealed(station: Station) -> None:
+    """A table that takes no mark."""
+    if station.is_sqlite:
+        station.execute(
+            "CREATE TRIGGER sealed BEFORE UPDATE ON recordings WHEN new.local_deleted "
+            "BEGIN SELECT RAISE(ABORT, 'sealed'); END"
+        )
+    else:
+        station.execute(f"ALTER TABLE {station.table} ADD CHECK (NOT local_deleted)")
+
+
+def _refuse(row: Any, paths: list[Path]) -> None:
+    raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize("refusing", ["function", "table"])
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [({"max_size": 5 * SIZE}, names(2, 3, 4, 5, 6)), ({"max_age": "1h", "cap": 2}, names(3, 4, 5, 6))],
+)
+def test_files_count_towards_every_limit_also_if_their_deletion_is_not_confirmed(
+    station: Station, refusing: str, limit: dict[str, Any], left: list[str]
+) -> None:
+    station.create()
+    for number in range(1, 7):
+        station.add(number)
+    if refusing == "table":
+        sealed(station)
+    report = declared(station, on_deleted=_refuse if refusing == "function" else None, **limit).run_once()
+    assert station.files() == left and station.deleted() == []
+    assert [row.paths[0] for row in report.unconfirmed] == names(*range(1, 7 - len(left)))
+    assert report.deleted == [] and report.freed >= SIZE * len(report.unconfirmed)
+
+
+def test_a_run_stops_loudly_after_the_batch_in_which_a_deletion_was_not_confirmed(
+    station: Station, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(janitor_run, "_BATCH", 2)
+    station.create()
+    for number in range(1, 6):
+        station.add(number)
+    made = declared(station, on_deleted=_refuse, max_size=SIZE)
+    report = made.run_once()
+    assert station.files() == names(3, 4, 5)
+    assert report.short is not None and "the files of 2 rows are gone" in report.short
+    assert "ERROR" in caplog.text and "RuntimeError: not now" in caplog.text
+    assert "are gone" in str(made.record().error)
+
+
+def test_a_row_of_which_only_one_file_can_go_stops_the_run(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = OpenFolder.remove
+
+    def half(self: OpenFolder, found: Any) -> None:
+        if found.path.startswith("p/"):
+            raise FileRefused("permission denied")
+        remove(self, found)
+
+    monkeypatch.setattr(OpenFolder, "remove", half)
+    station.create()
+    for number in range(1, 4):
+        station.add(number, processed=True)
+    report = declared(station, max_size=SIZE).run_once()
+    assert station.files() == [*names(2, 3), *(f"p/{name}" for name in names(1, 2, 3))]
+    assert [row.paths for row in report.unconfirmed] == [names(1)] and report.freed >= SIZE
+    assert station.deleted() == [] and station.marks() == []
 
 
 # -- safety ----------------------------------------------------------------------------------------
@@ -587,6 +719,23 @@ def test_a_file_that_changed_since_it_was_ingested_is_reported_and_kept(station:
         ("a.wav", "it has changed since it was ingested")
     ]
     assert station.files() == ["a.wav"] and station.records() == {"a.wav": "ingested"}
+    for url, table in spellings(station):
+        with closing(Rowlock(url)) as other:
+            assert len(declared(station, app=other, table=table).run_once().refused) == 1
+
+
+def test_a_new_file_in_the_place_of_an_ingested_one_is_kept(station: Station) -> None:
+    station.create()
+    station.write("a.wav", age=200)
+    common = {"table": station.table, "folder": station.folder, "path": BOTH, "paths": "relative"}
+    station.app().ingest("microphones", row=lambda path: {"time": LONG_AGO}, **common).run_once()
+    (station.folder / "a.wav").unlink()
+    later = station.app().ingest("microphones", **common)
+    later.run_once()  # a process that begins by forgetting what is gone
+    station.write("a.wav", b"another recording")
+    assert later.run_once().known == 1
+    report = declared(station).run_once()
+    assert station.files() == ["a.wav"] and "changed since it was ingested" in report.refused[0].why
 
 
 def test_a_file_that_another_row_needs_is_kept(station: Station) -> None:
@@ -647,6 +796,36 @@ def test_a_deletion_that_was_broken_off_waits_while_a_consumer_has_the_row(stati
     station.execute(f"DELETE FROM {station.prefix}rowlock_consumer_claims")
     made.run_once(now=1.0)
     assert station.deleted() == names(1) and station.marks() == []
+
+
+def test_what_a_renamed_janitor_left_behind_is_seen_to_by_another(station: Station) -> None:
+    station.create()
+    app = station.app()
+    made = declared(station, "new", app, where="uploaded")
+    declared(station, "other tier", app)
+    made.check()
+    station.add(1)  # protected
+    (station.folder / station.add(2)).unlink()
+    for number in (3, 4):
+        station.add(number)
+    (station.folder / "00001.wav").rename(station.folder / ".00001.wav.rowlock-delete")
+    marks = f"{station.prefix}rowlock_file_marks (janitor, row_key, companion, path, reason)"
+    one, two, three, four = (key if station.is_sqlite else str(key) for key in station.column("id"))
+    for janitor, key, path in (
+        ("old", one, "00001.wav"),
+        ("old", two, "00002.wav"),
+        ("old", three, "another folder's.wav"),
+        ("old", "a key of another table", "00003.wav"),
+        ("other tier", four, "00004.wav"),
+    ):
+        station.execute(f"INSERT INTO {marks} VALUES (?, ?, 0, ?, 'full')", (janitor, key, path))
+    made.run_once()
+    assert station.files() == names(1, 3, 4) and station.deleted() == names(2)
+    assert sorted((janitor, path) for janitor, _, path in station.marks()) == [
+        ("old", "00003.wav"),
+        ("old", "another folder's.wav"),
+        ("other tier", "00004.wav"),
+    ]
 
 
 def test_rows_that_are_refused_do_not_use_up_the_cap(station: Station) -> None:
@@ -761,7 +940,9 @@ def test_a_service_cleans_up_again_and_again_until_it_is_stopped(station: Statio
         ({"path": "no_column"}, "path='no_column', but"),
         ({"folder": "nowhere"}, "does not exist"),
         ({"where": "uploaded ="}, "conditions do not work"),
-        ({"where": "no_column = 1"}, "conditions do not work"),
+        ({"where": "no_column = 1"}, r"on \S+ \(where='no_column = 1'\): (no such )?column"),
+        ({"where": "uploaded) OR (1 = 1"}, "conditions do not work"),
+        ({"where": "uploaded) /*"}, "conditions do not work"),
         ({"after": ["birdnet"]}, "there is no consumer 'birdnet'"),
         ({"after": ["other"]}, "is a consumer of .*elsewhere and not of"),
         ({"key": "station"}, "key='station' is not unique"),
@@ -791,6 +972,7 @@ def test_what_does_not_fit_is_said_at_the_start(station: Station, wrong: dict[st
         ({"min_free": "30%", "cap": 0}, "cap=0"),
         ({"min_free": "30%", "after": "birdnet"}, "must be a list of consumers' names"),
         ({"min_free": "30%", "deleted": "gone", "remove_rows": True}, "not both"),
+        ({"min_free": "30%", "typo": 1}, "app.janitor: unknown option 'typo'; there are: after, "),
         ({"min_free": "30%", "where": " "}, "where="),
         ({"min_free": "30%", "order_by": "time DESC"}, "leave DESC out"),
         ({"min_free": "30%", "also": 5}, "also=5"),

@@ -58,6 +58,16 @@ def test_nothing_goes_while_enough_is_free(place: Path, monkeypatch: pytest.Monk
     assert delete_oldest(place, "*.wav", until_free="50%").deleted == [] and len(left(place)) == 5
 
 
+def test_a_deletion_that_was_broken_off_is_finished_by_the_next(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "1.wav").rename(place / ".1.wav.rowlock-delete")
+    (place / ".other.txt.rowlock-delete").touch()
+    pretend(monkeypatch, 0)
+    assert delete_oldest(place, "*.wav", until_free="90KB", cap=2).deleted == ["1.wav", "2.wav"]
+    assert left(place) == [".other.txt.rowlock-delete", "3.wav", "4.wav", "5.wav"]
+
+
 def test_only_regular_files_that_fit_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 0)
     outside = place.parent / "outside.wav"

@@ -57,10 +57,14 @@ def test_a_missing_folder_constraint_or_column_is_an_error(here: Station, tmp_pa
 def test_files_without_a_row_and_refused_ones_are_warnings(here: Station) -> None:
     app = here.app()
     here.write("a.wav")
-    app.ingest("microphones", **common(here, row=lambda path: 1 / 0)).run_once()
+    made = app.ingest("microphones", **common(here, row=lambda path: 1 / 0))
+    made.run_once()
+    Path(os.fsdecode(os.fsencode(here.folder) + b"/\xff.wav")).write_bytes(b"RIFF")
+    made.run_once()  # the other one waits for its next attempt
     here.add(1, file_processed="../outside")
     app.janitor("old", **common(here, order_by="time", max_age="1d", deleted="local_deleted")).run_once()
     assert "1 files have no row" in said(app, "ingest microphones")[1].message
+    assert "1 files or folders cannot be read" in said(app, "ingest microphones")[2].message
     assert "1 files were refused" in said(app, "janitor old")[1].message
 
 

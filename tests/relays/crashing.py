@@ -14,7 +14,7 @@ from rowlock.relays.base import Relay
 from rowlock.relays.messages import Message
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import RqTarget
+from rowlock.relays.rq_target import RqTarget, names_for
 
 STEPS = ("claimed", "handed over", "popped", "started")
 LEASE = 2.0
@@ -59,8 +59,7 @@ class DyingWorker(RowlockWorker):
 
 def main(step: str, url: str, redis_url: str) -> None:
     app = make_app(url)
-    install = app.store.install_id()  # type: ignore[attr-defined]
-    target = DyingTarget(connect(redis_url), install, redis_url)
+    target = DyingTarget(connect(redis_url), names_for(app.workload()), redis_url)
     target.step = step
     relay = Relay(app, app.workload(), target)
     if step in STEPS[:2]:

@@ -10,10 +10,12 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from rowlock import Rowlock
+from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import Names, RqTarget
+from rowlock.relays.rq_target import Names, RqTarget, names_for
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 from tests.servers.redis import RedisServer
@@ -28,13 +30,14 @@ class Fleet:
         self.redis = server.client()
         self._as_rq = connect(server.url)
         self.names = Names(str(getattr(app.store, "install_id")()))  # noqa: B009 - not in the protocol
+        self._outage = Outage()
         self._relays: list[Relay] = []
 
     def relay(self, *queues: str, **chosen: Any) -> Relay:
         """A relay that a test drives cycle by cycle."""
         workload = workload_for(self.app, queues)
-        target = RqTarget(connect(self.server.url), self.names.install, self.server.url)
-        chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", **chosen}
+        target = RqTarget(connect(self.server.url), names_for(workload), self.server.url)
+        chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", "outage": self._outage, **chosen}
         made = Relay(self.app, workload, target, **chosen)
         self._relays.append(made)
         return made
@@ -42,7 +45,7 @@ class Fleet:
     @contextmanager
     def worker(self, *queues: str) -> Iterator[Worker]:
         """An RQ worker in the background of this process."""
-        receiver = RowlockWorker([], connection=connect(self.server.url))
+        receiver = RowlockWorker([], connection=connect(self.server.url), outage=self._outage)
         made = receiver.worker_for(self.app, workload_for(self.app, queues))
         try:
             with made.background():
@@ -58,7 +61,8 @@ class Fleet:
 
     def queue(self, name: str = "default") -> Queue:
         """RQ's queue of this name, as anybody at Redis sees it."""
-        return Queue(self.names.queue(name), connection=self._as_rq, serializer=JSONSerializer)
+        names = Names(self.names.install, of_rows=name.startswith(CONSUMERS))
+        return Queue(names.queue(name), connection=self._as_rq, serializer=JSONSerializer)
 
     def waiting(self, name: str = "default") -> list[str]:
         return list(self.redis.lrange(self.queue(name).key, 0, -1))

@@ -47,7 +47,8 @@ class ListTarget:
         return {(claim.id, claim.claim) for claim in self.claims if claim.queue in names}
 
     def remove(self, claims: Sequence[Claim]) -> None:
-        self.claims = [claim for claim in self.claims if claim not in claims]
+        keys = {(claim.id, claim.claim) for claim in claims}
+        self.claims = [claim for claim in self.claims if (claim.id, claim.claim) not in keys]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -164,6 +165,25 @@ def test_what_was_handed_over_and_never_begun_is_overdue_in_time(
     relay.run_once()
     _until(lambda: relay.run_once() is not None and app.job(job.id).state == "failed")
     assert app.job(job.id).error_kind == "overdue"
+    relay.close()
+    made.close()
+
+
+@pytest.mark.parametrize("at_its_end", [False, True], ids=["at a look", "at its end"])
+def test_what_was_overdue_in_the_target_does_not_stay_there(
+    app: Rowlock, target: ListTarget, add: Any, at_its_end: bool
+) -> None:
+    """Else what waits there would grow past its bound, for nobody counts what has ended."""
+    made = Rowlock(app.settings.database_url, lease=60.0, failed_after=0.1)
+    made.task(name="add")(lambda a: a)
+    relay = Relay(made, made.workload(), target)
+    job = add.enqueue(1)
+    relay.run_once()
+    assert target.ids() == [job.id]
+    _until(lambda: relay.run_once() is not None and not relay.sent)
+    assert app.job(job.id).error_kind == "overdue"
+    relay.close() if at_its_end else relay.look()
+    assert target.ids() == []
     relay.close()
     made.close()
 

@@ -17,6 +17,7 @@ import aiosqlite
 import pytest
 
 from rowlock import JobContext, Rowlock, StoreBusy
+from rowlock.outage import Outage
 from rowlock.stores.sqlite.holders import OpenTransaction, open_transaction
 from rowlock.worker import store_backoff as backoff_module
 from rowlock.worker.store_backoff import StoreBackoff
@@ -241,7 +242,7 @@ def test_only_a_transaction_that_stands_still_counts_as_held() -> None:
         error.own_transaction = OpenTransaction(*transaction) if transaction else None
         return error
 
-    store_backoff = StoreBackoff()
+    store_backoff = StoreBackoff(Outage())
     assert store_backoff.held_for(busy(7, 1, True), now=3.0) == 0.0
     assert store_backoff.held_for(busy(7, 1, True), now=5.0) == 2.0
     assert store_backoff.held_for(busy(7, 2, True), now=9.0) == 0.0  # it has written

@@ -5,6 +5,7 @@ Each group is a module of its own, imported when one of its commands is called (
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from rowlock.cli import target
 from rowlock.cli.commands import CommandsOfModules
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed, complain, told
 from rowlock.worker.signals import leave_with
+
+# A command says itself what its user needs; those that work for long set up a log (`logs.py`).
+logging.getLogger("rowlock").addHandler(logging.NullHandler())
 
 cli = typer.Typer(
     name="rowlock",

@@ -200,7 +200,7 @@ def init(
     ] = False,
     app: App = None,
 ) -> None:
-    """Create the indexes that make claims and counts cheap; existing ones are kept."""
+    """Create the indexes that make claims and counts cheap; those that fit are kept."""
     from rowlock.consumers import overview
 
     rowlock = _with_consumers(app or context.obj)
@@ -212,8 +212,14 @@ def init(
             for statements in source.table.indexes.create_statements().values():
                 show.print_text("".join(f"{one};\n" for one in statements))
         else:
-            source.table.indexes.create()
-            show.say(f"{name}: {', '.join(source.table.indexes.definitions)} are there")
+            indexes = source.table.indexes
+            if anew := indexes.outdated:
+                note(f"{name}: made anew, because the consumer has changed: {', '.join(anew)}")
+            indexes.create()
+            there, verb = list(indexes.definitions), "is" if len(indexes.definitions) == 1 else "are"
+            show.say(
+                f"{name}: {', '.join(there)} {verb} there" if there else f"{name}: this database needs none"
+            )
             for sentence in overview.left_out(source):
                 note(f"{name}: {sentence}")
             if not source.table.has_index:

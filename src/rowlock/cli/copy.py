@@ -15,6 +15,7 @@ import typer
 from rowlock.cli import show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.options import Json, examples
+from rowlock.errors import StoreMissing
 
 if TYPE_CHECKING:
     from rowlock.copying.report import CopyProgress, CopyReport
@@ -60,8 +61,13 @@ def copy(
         raise CommandFailed("--undo copies nothing: it goes with no other option", USAGE)
     old = target.new_queue_at(source)
     new = target.new_queue_at(to)
-    if undo:
+    try:
         old.store.open(create=False)
+    except StoreMissing:
+        raise CommandFailed(
+            f"no queue at {target.address(old)}: name the queue that is to be copied as FROM_URL"
+        ) from None
+    if undo:
         Copier(old.store, new.store).open_again()
         show.say(
             f"{target.address(old)} takes jobs again; what was copied to {target.address(new)} is there, too"

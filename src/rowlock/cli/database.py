@@ -90,18 +90,23 @@ def backup(
 
 @commands.command(rich_help_panel="The database", epilog=examples("rowlock doctor", "rowlock doctor --json"))
 def doctor(database: Database = None, json: Json = False) -> None:
-    """Check the database, the jobs and the workers; exit code 1 if something needs doing."""
+    """Check the database, the jobs and the workers; exit code 1 if something needs doing.
+
+    Consumers, ingests and janitors are checked if ROWLOCK_APP or pyproject.toml names the app that has them.
+    """
     from rowlock import insights
 
-    app = target.queue_at(database)
-    findings = insights.doctor(app.store) + insights.configured(app)
-    if _is_relayed(app):
+    app = target.new_queue_at(database)
+    findings = insights.doctor(app.store, create=False)
+    opens = findings[0].level == "ok"
+    findings += insights.configured(app)
+    if opens and _is_relayed(app):
         findings += _redis_findings(app)
-    if app.consumers:
+    if opens and app.consumers:
         from rowlock.consumers import overview
 
         findings += overview.findings(app)
-    if app.ingests or app.janitors:
+    if opens and (app.ingests or app.janitors):
         from rowlock.files import overview as files
 
         findings += files.findings(app)

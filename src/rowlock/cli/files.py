@@ -73,7 +73,7 @@ def ingest(
         else:
             for report in reports:
                 show.say(f"{report.name}: {_counted(report)}")
-        if any(report.failed for report in reports):
+        if any(report.failed or report.later for report in reports):
             raise typer.Exit(ERROR)
     else:
         _serve(
@@ -100,8 +100,8 @@ def janitor(
 ) -> None:
     """Delete the files of rows as an app's janitors say, tier by tier. Ctrl-C (or SIGTERM) stops it.
 
-    Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, or if a limit
-    cannot be read.
+    Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, if a limit
+    cannot be read, or if files are gone and the table could not be told.
     """
     from rowlock.files.tiers import Tiers
 
@@ -117,7 +117,7 @@ def janitor(
             show.print_json(reports)
         else:
             _show_cleaned(reports, dry_run)
-        if not dry_run and any(report.skipped or report.too_full for report in reports):
+        if not dry_run and any(one.skipped or one.too_full or one.unconfirmed for one in reports):
             raise typer.Exit(ERROR)  # the log has said why
     else:
         _serve(
@@ -146,6 +146,7 @@ def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
     for report in reports:
         verb = "would be deleted" if dry_run else "deleted"
         more = {
+            "rows without files not marked": len(report.unconfirmed),
             "files refused": len(report.refused),
             "rows protected": report.kept,
             "gone already": report.healed,

@@ -16,6 +16,7 @@ from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
 from rowlock.cli.options import App, Database, Json, QueueName, examples
 from rowlock.monitoring import QueueRecord
+from rowlock.options import CONSUMERS
 
 commands = typer.Typer()
 queues_commands = typer.Typer(
@@ -81,7 +82,9 @@ def set_queue(
     wanted = None if strategy.lower() == "none" else _strategy(as_strategy(strategy), app)
     target.queue_at(database or context.obj).set_strategy(name, wanted)
     order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
-    show.say(f"jobs of queue {name} are now claimed {order}")
+    is_consumer = name.startswith(CONSUMERS)
+    what = f"rows of consumer {name.removeprefix(CONSUMERS)}" if is_consumer else f"jobs of queue {name}"
+    show.say(f"{what} are now claimed {order}")
 
 
 def _strategy(name: str, app: str | None) -> str:

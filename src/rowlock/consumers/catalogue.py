@@ -55,6 +55,12 @@ class Catalogue:
         is_postgresql = self._database.dialect == "postgresql"
         return ".".join(map(names.quoted, self._parts)) if is_postgresql else self._parts[-1]
 
+    def real_name(self) -> str | None:
+        """The one name of this table, however it is spelled; None: no such table. Not for DuckDB."""
+        with self._database.read() as session:
+            found = session.using(self._statements).row("real_name", table=self.table)
+        return None if found is None else str(found[0])
+
     def describe(self) -> Described:
         """The table as it is now."""
         with self._database.read() as session:
@@ -70,7 +76,7 @@ class Catalogue:
         return db.rows("table_columns", table=self.table)
 
     def index(self, name: str) -> Any:
-        """The statement that created this index, if the database keeps it; None: no such index."""
+        """The statement that created this index, or its comment, if one is kept; None: no such index."""
         with self._database.read() as db:
             return db.using(self._statements).row("index_there", table=self.table, name=name)
 

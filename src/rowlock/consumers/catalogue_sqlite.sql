@@ -7,6 +7,10 @@ SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table) WHERE hid
 -- name: table_columns_in
 SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
 
+-- Under which name everybody means this table, whatever case and schema it is spelled with.
+-- name: real_name
+SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:table)
+
 -- Indexes that make one column unique, whatever the rest of the row is.
 -- name: unique_columns
 SELECT max(i.name) FROM pragma_index_list(:table) l JOIN pragma_index_info(l.name) i

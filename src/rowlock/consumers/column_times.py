@@ -57,6 +57,8 @@ def _duckdb(fits: Fits, now: str, seconds: str, due_now: str = "") -> ColumnTime
     return ColumnTime(fits, now, _older(now), seconds, due if due_now else None)
 
 
+# How SQLite writes the current time as a number.
+NUMBERS = {"integer": "CAST({now} AS INTEGER)", "real": "{now}"}
 # SQLite, value by value: a number, also one in a text, is Unix seconds; all else is as SQLite reads a time.
 _SECONDS = """CASE WHEN typeof(«due_at») IN ('integer', 'real') THEN «due_at»
     ELSE coalesce((julianday(«due_at») - 2440587.5) * 86400.0,
@@ -77,7 +79,8 @@ _UTC = "make_timestamp(CAST({now} * 1000000 AS BIGINT))"  # DuckDB's TIMESTAMP h
 
 COLUMN_TIMES: dict[str, tuple[ColumnTime, ...]] = {
     "sqlite": (
-        ColumnTime(contains("REAL", "FLOA", "DOUB", "INT"), "{now}", "{0} < {now-age}", "{0}", _SQLITE_DUE),
+        ColumnTime(contains("INT"), NUMBERS["integer"], "{0} < {now-age}", "{0}", _SQLITE_DUE),
+        ColumnTime(contains("REAL", "FLOA", "DOUB"), NUMBERS["real"], "{0} < {now-age}", "{0}", _SQLITE_DUE),
         _SQLITE_TEXT,
         msgspec.structs.replace(_SQLITE_TEXT, fits=_any, due_time=None),
     ),
@@ -143,8 +146,6 @@ COLUMN_TIMES: dict[str, tuple[ColumnTime, ...]] = {
     ),
 }
 
-# How SQLite writes the current time into a column that takes anything.
-NUMBERS = {"integer": "CAST({now} AS INTEGER)", "real": "{now}"}
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?")
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from rowlock.consumers import names
 from rowlock.consumers.catalogue import Column
-from rowlock.consumers.column_times import NUMBERS, DueTime, time_form
+from rowlock.consumers.column_times import NUMBERS, DueTime, contains, time_form
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.stores.sql.database import Database
+
+_PRECISION = re.compile(r"\(\d+\)")  # of timestamp(3) with time zone, say
 
 
 class Columns:
@@ -37,7 +40,7 @@ class Columns:
         if not load:
             return list(values)
         return [
-            load[kind](value) if (kind := self.types[name]) in load else value
+            load[kind](value) if (kind := _PRECISION.sub("", self.types[name])) in load else value
             for name, value in zip(self.given, values, strict=True)
         ]
 
@@ -68,6 +71,14 @@ class Columns:
                 found = db.using({"one": one}).row("one")
             self._seen_formats[column] = time_form(None if found is None else found[0])
         return self._seen_formats[column]
+
+    def may_be_null(self, column: str) -> bool:
+        """Whether that column takes NULL."""
+        return not self._described[column].not_null
+
+    def number(self, column: str, value: str) -> str:
+        """A number as that column takes it: rounded, if it has whole numbers."""
+        return self.dialect.as_whole.format(value) if contains("INT")(self.types[column]) else value
 
     def json_value(self, column: str, text: str) -> str:
         """A JSON text as that column takes it; it is never cut, because a part of it would not be JSON."""

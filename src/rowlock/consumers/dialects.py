@@ -11,6 +11,14 @@ from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, conta
 from rowlock.job import utc
 
 
+def _json(text: str) -> Any:
+    """The value of a JSON text; the text itself if it cannot be read (1e999, half a surrogate pair)."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One database."""
 
@@ -26,10 +34,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     hints: bool = False  # a statement can name its index (INDEXED BY), and should
     create: str = ""  # how an index is created without blocking writers; empty: no partial indexes
     drop: str = ""
+    note_inside: str = ""  # how an index's fingerprint is written into the statement that creates it
+    note_after: str = ""  # or by a statement after it
     percent: str = "%"  # how % is written: some drivers read it as the start of a parameter
     parameter: str = ":{0}"
     as_text: str = "CAST({0} AS text)"  # how a value is read that is bound again later
     as_type: str = "CAST({0} AS {1})"  # how that value is bound, as the column's type
+    as_whole: str = "{0}"  # how a number is written into a column of whole numbers
+    nulls_after: str = ">"  # signs of an order in which nulls come last: > is ascending, < descending
     # An empty copy of a table, its name, and an index on it: to try out which conditions an index may have.
     trial_table: str = ""
     trial_name: str = ""
@@ -52,8 +64,11 @@ DIALECTS = {
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
         drop="DROP INDEX IF EXISTS",
+        note_inside=" /* {0} */",
         as_text="{0}",
         as_type="{0}",
+        nulls_after="<",
+        as_whole="CAST(round({0}) AS INTEGER)",  # it keeps fractions, and a STRICT table refuses
         trial_table="CREATE TEMP TABLE {t} ({columns})",
         trial_name="temp.{t}",
         trial_index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",
@@ -68,15 +83,16 @@ DIALECTS = {
         times=COLUMN_TIMES["postgresql"],
         load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
-            "json": lambda value: None if value is None else msgspec.json.decode(value),
+            "json": lambda value: None if value is None else _json(value),
         },
         create="CREATE INDEX CONCURRENTLY IF NOT EXISTS",
         drop="DROP INDEX CONCURRENTLY IF EXISTS",
+        note_after="COMMENT ON INDEX {1} IS '{0}'",
         percent="%%",
         parameter="%({0})s",
         trial_table="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",
         trial_name="pg_temp.{t}",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"]),
+    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"], nulls_after="<>"),
 }

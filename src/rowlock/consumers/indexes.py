@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,6 +18,8 @@ from rowlock.errors import StoreError
 if TYPE_CHECKING:
     from rowlock.consumers.table import Table
 
+_FINGERPRINT = re.compile(r"rowlock [0-9a-f]{8}\b")
+
 
 class Indexes:
     """The indexes of one consumer."""
@@ -26,6 +30,7 @@ class Indexes:
         self._consumer = table.consumer
         self._dialect = table.columns.dialect
         self._sql = table.sql
+        self._fingerprints: dict[str, str] = {}  # by name, of all in `definitions`
 
     @cached_property
     def definitions(self) -> dict[str, str]:
@@ -34,13 +39,11 @@ class Indexes:
             return {}
         consumer, form, due_time = self._consumer, self._consumer.form, self._table.columns.due_time
         written = self._sql.pieces()
-        due = " AND ".join([written["due_condition"], *(f"(\n{part}\n)" for part in self._tried[0])])
-        # With the time as its last column, a scan skips rows that are not due yet without reading them.
-        ahead = due_time.indexed if due_time else ""
-        found = {consumer.index: self._definition(consumer.index, consumer.position, due, ahead)}
+        due, parts = written["due_condition"], self._tried[0]
+        found = {consumer.index: self._definition(consumer.index, consumer.position, due, self._ahead, parts)}
         if due_time and not self._dialect.hints:
             name = f"rowlock_{consumer.name}_due_at"
-            found[name] = self._definition(name, (), due, ahead)
+            found[name] = self._definition(name, (), due, self._ahead, parts)
         failed = f"rowlock_{consumer.name}_failed"
         if not form.keeps_failures:
             found[failed] = self._definition(failed, ((consumer.key, False),), written["failed_condition"])
@@ -48,12 +51,57 @@ class Indexes:
             found[name] = self._definition(name, ((column, False),), written[named])
         return found
 
-    def _definition(self, name: str, columns: Sequence[Order], condition: str, last: str = "") -> str:
-        parts = [f"{names.quoted(column)}{DIRECTION[down]}" for column, down in columns]
-        listed = ", ".join([*parts, *([last] if last else [])])
-        return self._sql.filled(
-            f"{self._dialect.create} {names.quoted(name)} ON «table» ({listed}) WHERE {condition}"
+    @property
+    def _ahead(self) -> str:
+        """The time as the last column: a scan skips rows that are not due yet without reading them."""
+        due_time = self._table.columns.due_time
+        return due_time.indexed if due_time else ""
+
+    def _definition(
+        self,
+        name: str,
+        columns: Sequence[Order],
+        condition: str,
+        last: str = "",
+        parts: Sequence[str] | None = None,
+    ) -> str:
+        """`parts` are those of the user's condition that the index has; None: it is not for due rows."""
+        listed = ", ".join(
+            [
+                *(f"{names.quoted(column)}{DIRECTION[down]}" for column, down in columns),
+                *([last] if last else []),
+            ]
         )
+        where = " AND ".join([condition, *(f"(\n{part}\n)" for part in parts or ())])
+        whole = None if parts is None else self._consumer.where
+        self._fingerprints[name] = self._fingerprint(columns, condition, last, whole)
+        inside = self._dialect.note_inside.format(self._fingerprints[name])
+        return self._sql.filled(
+            f"{self._dialect.create} {names.quoted(name)} ON «table» ({listed}){inside} WHERE {where}"
+        )
+
+    def _fingerprint(
+        self, columns: Sequence[Order], condition: str, last: str, user_condition: str | None
+    ) -> str:
+        """What an index was made for, in short; it is kept with the index."""
+        made_for = repr((tuple(columns), self._sql.filled(condition), self._sql.filled(last), user_condition))
+        return f"rowlock {hashlib.sha256(made_for.encode()).hexdigest()[:8]}"
+
+    def is_outdated(self, kept: str) -> bool:
+        """Whether the index of due rows, of which the database keeps this, was made for something else."""
+        due = self._sql.pieces()["due_condition"]
+        made_for = self._fingerprint(self._consumer.position, due, self._ahead, self._consumer.where)
+        return _differs(kept, made_for)
+
+    @property
+    def outdated(self) -> list[str]:
+        """The indexes that were made for something else; one without a fingerprint is taken as it is."""
+        kept = {name: self._table.catalogue.index(name) for name in self.definitions}
+        return [
+            name
+            for name, there in kept.items()
+            if there and _differs(there[0] or "", self._fingerprints[name])
+        ]
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -71,10 +119,16 @@ class Indexes:
         return Trial(self._database, self._dialect, columns, **place).sort(self._consumer.where)
 
     def create_statements(self) -> dict[str, list[str]]:
-        """The statements that create each index, by name; an index that reads the clock is dropped first."""
+        """The statements that create each index, by name; one that does not fit is dropped first."""
         found = {name: [statement] for name, statement in self.definitions.items()}
-        if self._table.index_reads_clock:
-            found[self._consumer.index].insert(0, self._drop(self._consumer.index))
+        gone = {*self.outdated, *([self._consumer.index] if self._table.index_reads_clock else [])}
+        for name, statements in found.items():
+            if name in gone:
+                statements.insert(0, self._drop(name))
+            if self._dialect.note_after and (name in gone or self._table.catalogue.index(name) is None):
+                statements.append(
+                    self._dialect.note_after.format(self._fingerprints[name], self._place(name))
+                )
         return found
 
     def create(self) -> None:
@@ -102,5 +156,12 @@ class Indexes:
                 db.using({"it": statement.replace("%", self._dialect.percent)}).run("it")
 
     def _drop(self, name: str) -> str:
-        place = ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
-        return f"{self._dialect.drop} {place}"
+        return f"{self._dialect.drop} {self._place(name)}"
+
+    def _place(self, name: str) -> str:
+        return ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
+
+
+def _differs(kept: str, fingerprint: str) -> bool:
+    found = _FINGERPRINT.search(kept)
+    return found is not None and found[0] != fingerprint

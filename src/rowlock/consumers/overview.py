@@ -48,7 +48,7 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         in_flight, waiting = tx.row("count_claims", consumer=consumer.name)
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
-        oldest = tx.row("oldest", consumer=consumer.name)
+        oldest = next(iter(tx.rows("oldest", consumer=consumer.name)), None)
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
@@ -124,9 +124,12 @@ def _findings(name: str, source: ConsumerSource) -> list[Finding]:
     elif known.has_index:
         found.append(Finding(what, "ok", f"claims use the index {source.consumer.index}"))
     else:
-        message = (
-            f"its index {source.consumer.index} is missing or does not fit it; each claim does this: {plan}"
+        what_is_wrong = (
+            "was made for another condition or order"
+            if table.index_is_outdated
+            else "is missing or does not fit it"
         )
+        message = f"its index {source.consumer.index} {what_is_wrong}; each claim does this: {plan}"
         found.append(Finding(what, "warning", message, "create it: rowlock consumers init"))
     if known.broken:
         message = f"{known.broken} rows hold something else than a JSON object in its state, and are skipped"

@@ -234,6 +234,10 @@ SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
 -- name: try_form
 SELECT 1 FROM «table» WHERE {due} LIMIT 0
 
+-- Without parentheses around it: a condition that closes one and opens another would go beyond its own.
+-- name: try_where
+SELECT 1 FROM «table» WHERE «bare_where» LIMIT 0
+
 -- name: try_condition
 SELECT 1 FROM «table» WHERE {ready} LIMIT 0
 

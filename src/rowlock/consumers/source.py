@@ -56,6 +56,7 @@ class ConsumerSource:
         self._table: Table | None = None
         self.claiming = RowClaiming(consumer, lambda: self.table)
         self._switched_off = self._told_when = False  # by the user's own `when=`
+        self._told_index = False
         upkeep = TableUpkeep(self)
         self.promote, self.expire, self.fail_overdue = upkeep.promote, upkeep.expire, upkeep.fail_overdue
         self.prune, self.next_needed = upkeep.prune, upkeep.next_needed
@@ -68,14 +69,21 @@ class ConsumerSource:
             if self._table is None:
                 self.database.open()
                 self._table = Table(self.database, self.consumer)
-                if not self._table.has_index:
-                    log.warning(
-                        "consumer %s: its index %s is missing, so that every claim reads the whole table; "
-                        "`rowlock consumers init` creates it",
-                        self.consumer.name,
-                        self.consumer.index,
-                    )
             return self._table
+
+    def _tell_missing_index(self) -> None:
+        """Once, and only if this process claims: front ends and pools' children look at the table, too."""
+        if self._told_index:
+            return
+        self._told_index = True
+        if not self.table.has_index:
+            log.warning(
+                "consumer %s: its index %s %s, so that every claim reads the whole table; "
+                "`rowlock consumers init` creates it",
+                self.consumer.name,
+                self.consumer.index,
+                "was made for another condition or order" if self.table.index_is_outdated else "is missing",
+            )
 
     @property
     def announces_all_work(self) -> bool:
@@ -101,7 +109,7 @@ class ConsumerSource:
 
     def may_claim(self) -> bool:
         """Whether the user's own `when=` allows it; no, if it raises."""
-        _ = self.table  # looked at before a transaction begins
+        self._tell_missing_index()  # which looks at the table before a transaction begins
         if self.consumer.when is None:
             return True
         try:

@@ -33,7 +33,7 @@ class Table:
         self.sql = TableSql(database, consumer, self.columns)
         self.indexes = Indexes(self)
         self._by_style: dict[str, Statements] = {}
-        self.has_index = self.index_reads_clock = False
+        self.has_index = self.index_reads_clock = self.index_is_outdated = False
         self.statements = self._written(None)
         Rehearsal(self).run()
         self.look_for_index()
@@ -56,8 +56,10 @@ class Table:
     def look_for_index(self) -> None:
         """Use the index if it exists and fits the consumer's condition and order."""
         there = self.catalogue.index(self.consumer.index)
-        self.has_index = there is not None
-        condition = str(there[0]).partition(" WHERE ")[2] if there is not None else ""
+        kept = "" if there is None else str(there[0] or "")
+        self.index_is_outdated = self.indexes.is_outdated(kept)
+        self.has_index = there is not None and not self.index_is_outdated
+        condition = kept.partition(" WHERE ")[2]
         # An older rowlock may have created it without a check: SQLite then refuses every insert.
         self.index_reads_clock = conditions.may_read_clock(condition)
         if self.has_index and self.columns.dialect.hints:

@@ -63,6 +63,7 @@ class Rehearsal:
                 tx = db.using(self._statements)
                 tx.rows("try_form")
                 what = f"where={consumer.where!r}"
+                tx.rows("try_where")
                 tx.rows("try_condition")
                 what = str(consumer.form)
                 for name, values in self._writes().items():

@@ -85,11 +85,19 @@ class TableSql:
             self._dialect.as_type.format(f":mark_{place}", f"«order_{place}_type»")
             for place in self._consumer.places
         ]
-        if len(set(signs)) == 1:
+        # A null is never greater or less. Nulls in the first column are found when no other row is left.
+        nulls = [
+            f" OR {column} IS NULL"
+            if sign in self._dialect.nulls_after and self._columns.may_be_null(name)
+            else ""
+            for column, sign, (name, _) in zip(columns, signs, self._consumer.position, strict=True)
+        ]
+        nulls[0] = nulls[-1] = ""
+        if len(set(signs)) == 1 and not any(nulls):
             return f"({', '.join(columns)}) {signs[0]} ({', '.join(marks)})"
         condition = f"{columns[-1]} {signs[-1]} {marks[-1]}"
-        for column, sign, mark in reversed(list(zip(columns, signs, marks, strict=True))[:-1]):
-            condition = f"({column} {sign} {mark} OR ({column} = {mark} AND {condition}))"
+        for column, sign, mark, null in reversed(list(zip(columns, signs, marks, nulls, strict=True))[:-1]):
+            condition = f"({column} {sign} {mark}{null} OR ({column} = {mark} AND {condition}))"
         # The first part finds the position in the index, the rest skips rows with the same first column.
         return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
 
@@ -122,6 +130,7 @@ class TableSql:
             **self._columns.time_formats,
             # On lines of its own: the condition may end in a comment.
             "where": f"(\n{consumer.where}\n)",
+            "bare_where": f"{consumer.where or '1 = 1'}\n",
         }
 
     def _ordering(self, table: str, backwards: bool) -> str:

@@ -278,8 +278,8 @@ class JobLogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         context = current.get()
-        row = context.job.row if context else ""
-        record.job, record.row = context.id if context and not row else None, row or None
+        row = context.job.row if context else None
+        record.job, record.row = context.id if context and row is None else None, row
         record.task = context.task if context else None
         record.claim = context.claim if context else None
         return True

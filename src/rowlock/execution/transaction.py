@@ -48,6 +48,7 @@ class Transaction:
         self._given = given
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
+        self._lines = self._borrowed.lines
         self._token: Token[Destination | None] | None = None
         self._lent: Destination | None = None
         self._held: HeldConnection | HeldSession | None = None
@@ -75,15 +76,20 @@ class Transaction:
 
     async def abegin(self) -> None:
         """The same from a coroutine."""
+        self._lines = self._borrowed.async_lines
         if self._own is None and self._token is None:
             self._held = await self._borrowed.acall(self._begin_on)
         self._join()
+
+    @property
+    def _ended_too_early(self) -> str:
+        return ended_too_early(self.is_checkpoint, self._lines)
 
     def _begin_on(self, user: UserConnection) -> HeldConnection | HeldSession | None:
         """Begin, leave a mark by which the same transaction is known again, and hold it."""
         user.begin()
         self._mark = user.mark()
-        return user.hold(ended_too_early(self.is_checkpoint, user.lines))
+        return user.hold(self._ended_too_early)
 
     def _find_mark(self, user: UserConnection) -> None:
         """Make sure that the task's rows are still in it: else the job would complete without them."""
@@ -91,7 +97,7 @@ class Transaction:
             user.find_mark(self._mark)
         except Exception as error:
             # It would be the same at each attempt.
-            raise Fail(ended_too_early(self.is_checkpoint, user.lines)) from error
+            raise Fail(self._ended_too_early) from error
 
     def _join(self) -> None:
         if self._token is None:

@@ -6,7 +6,7 @@ Which rows these are is decided elsewhere. Every step can be the last one before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Done(msgspec.Struct):
     """What became of some rows."""
 
     deleted: list[DeletedRow] = msgspec.field(default_factory=list)
+    unconfirmed: list[DeletedRow] = msgspec.field(default_factory=list)  # gone, at least some of their files
     healed: int = 0  # their files were gone already
     kept: int = 0  # a consumer has them, or they are not deletable any more
     refused: list[FileTrouble] = msgspec.field(default_factory=list)
@@ -49,6 +50,7 @@ class Done(msgspec.Struct):
     def add(self, other: Done) -> None:
         """Put together what became of these and of others."""
         self.deleted += other.deleted
+        self.unconfirmed += other.unconfirmed
         self.healed += other.healed
         self.kept += other.kept
         self.refused += other.refused
@@ -106,7 +108,8 @@ class Deleter:
     def delete(self, candidates: Sequence[Candidate], age: float | None, now: float | None) -> Done:
         """Delete the files of these rows, as far as they may go, and say so in the table.
 
-        In a dry run it only says what would become of them, as far as that can be seen.
+        It ends early if files of a row went and the table could not be told. In a dry run it only says what
+        would become of them, as far as that can be seen.
         """
         done = Done()
         if self._dry_run:
@@ -114,8 +117,11 @@ class Deleter:
             return done
         marked = self._mark(candidates, age, now, done)
         step("marked")
-        while marked:
+        while marked and not done.unconfirmed:
             marked = self._unlink_and_confirm(marked, age, now, done)
+        if marked:
+            with self._policy.table.writing(now) as tx:
+                self._unmark(tx, [one.row.key for one in marked])
         return done
 
     def _look(
@@ -202,10 +208,12 @@ class Deleter:
                         continue
                     try:
                         files = self.files.deletable(still[key], needed, ingested)
-                        freed = self._unlink(files.there)
+                        freed = self._unlink(one, files.there, new)
                     except FileRefused as error:
                         new.refuse(error.path, error)
                         self._unmark(tx, [key])
+                        if new.unconfirmed:
+                            break
                         continue
                     step("unlinked")
                     removed.append(self._removed(one, files, freed, companions[key], new))
@@ -220,22 +228,27 @@ class Deleter:
             if not removed:
                 raise
             done.refused += new.refused
-            self._finish_each([one.row.key for one in removed], now, done)
-            tried = {one.row.key for one in removed}
+            done.unconfirmed += new.unconfirmed
+            tried = {one.row.key: one.deleted for one in removed}
+            self._finish_each(tried, now, done)
             return [one for one in marked if one.row.key not in tried]
         done.add(new)
         return marked[seen:]
 
-    def _unlink(self, files: Sequence[Found]) -> int:
-        freed = 0
+    def _unlink(self, one: Candidate, files: Sequence[Found], done: Done) -> int:
+        """Remove a row's files; returns the bytes that this frees."""
+        removed: list[Found] = []
         for found in files:
             try:
                 self.files.opened.remove(found)
             except FileRefused as error:
+                if removed:  # the row stays, without these
+                    part = Files(removed, [])
+                    done.unconfirmed.append(self._deleted(one, part, part.frees))
                 raise FileRefused(str(error), found.path) from None
-            freed += found.frees
+            removed.append(found)
             step("unlinked one")
-        return freed
+        return sum(found.frees for found in removed)
 
     def _removed(
         self, one: Candidate, files: Files, freed: int, companions: Sequence[str], done: Done
@@ -273,17 +286,22 @@ class Deleter:
         if self._on_deleted is None and not alone:
             self._tell_table(tx, [one.row.key for one in removed])
         else:
-            removed = [one for one in removed if self._confirm_one(tx, one, done)]
+            tried, removed = removed, []
+            for one in tried:
+                if self._confirm_one(tx, one, done):
+                    removed.append(one)
+                elif one.deleted is not None:
+                    done.unconfirmed.append(one.deleted)
         if not removed:
             return
         rows = [one.row for one in removed]
         paths = json_list(texts_of(rows))
-        tx.session.run("forget_files", source=self._policy.table.name, paths=paths)
+        tx.session.run("forget_files", source=self._policy.table.source, paths=paths)
         self._unmark(tx, [row.key for row in rows])
         if not self._policy.choice.tells_table:
             first = [texts[0] for row in rows if (texts := texts_of([row]))]
-            table = self._policy.table.name
-            tx.session.each("put_record", [record(table, self._name, text, "deleted") for text in first])
+            source = self._policy.table.source
+            tx.session.each("put_record", [record(source, self._name, text, "deleted") for text in first])
         deleted = [one.deleted for one in removed if one.deleted is not None]
         if deleted:
             freed = sum(row.freed for row in deleted)
@@ -313,32 +331,65 @@ class Deleter:
 
     # -- what was broken off ---------------------------------------------------------------------
 
-    def finish_marked(self, now: float | None) -> Done:
-        """See to rows that an earlier run marked and did not confirm."""
+    def finish_marked(self, now: float | None, declared: Collection[str]) -> Done:
+        """See to rows that an earlier run marked and did not confirm; it may have had another name."""
         done = Done()
+        self._adopt_marks(now, declared)
         with self._policy.table.reading() as db:
             keys = [row[0] for row in db.rows("marked_rows", janitor=self._name)]
-        self._finish_each(keys, now, done)
+        self._finish_each(dict.fromkeys(keys), now, done)
         return done
 
-    def _finish_each(self, keys: Sequence[Any], now: float | None, done: Done) -> None:
-        for key in keys:
-            with self._policy.table.writing(now, with_connection=True) as tx:
-                self._finish(tx, key, done)
+    def _adopt_marks(self, now: float | None, declared: Collection[str]) -> None:
+        """Take over marks of janitors that are declared no more, if the same row here names the file."""
+        with self._policy.table.reading() as db:
+            others = {row[0] for row in db.rows("marking_janitors")} - {self._name, *declared}
+        for other in others:
+            with self._policy.table.writing(now) as tx:
+                marks = tx.session.rows("all_marks_of", janitor=other)
+                rows = self._policy.named(tx.session, list({mark[0] for mark in marks}))
+                paths = {row.key: self.files.readable_paths(row) for row in rows}
+                mine = {
+                    key for key, companion, path, _ in marks if not companion and path in paths.get(key, ())
+                }
+                adopted = [
+                    {
+                        "janitor": self._name,
+                        "row_key": key,
+                        "companion": companion,
+                        "path": path,
+                        "reason": why,
+                    }
+                    for key, companion, path, why in marks
+                    if key in mine
+                ]
+                tx.session.each("mark_file", adopted)
+                if mine:
+                    tx.session.run("unmark", janitor=other, ids=json_list(mine))
 
-    def _finish(self, tx: Transaction, key: Any, done: Done) -> None:
+    def _finish_each(self, rows: Mapping[Any, DeletedRow | None], now: float | None, done: Done) -> None:
+        """Each row in a transaction of its own; beside its key, what this run has deleted of it."""
+        for key, deleted in rows.items():
+            with self._policy.table.writing(now, with_connection=True) as tx:
+                if not self._finish(tx, key, deleted, done) and deleted is not None:
+                    done.unconfirmed.append(deleted)
+                    done.refuse(", ".join(deleted.paths), "its files are gone, but not confirmed")
+
+    def _finish(self, tx: Transaction, key: Any, deleted: DeletedRow | None, done: Done) -> bool:
+        """False if the table could not be asked about this row."""
         rows = self._policy.still_living(tx.session, [key])
         companions = self._marks(tx, [key])
         if key not in companions:  # another process was faster
-            return
+            return False
         if key in rows:
             if (files := self.files.gone(rows[key])) is not None:
                 removed = self._removed(Candidate(rows[key], ""), files, 0, companions[key], done)
-                self._confirm(tx, [removed], done, alone=True)
-                return
+                self._confirm(tx, [msgspec.structs.replace(removed, deleted=deleted)], done, alone=True)
+                return True
         elif tx.session.row("is_living", **self._policy.values(row_key=key)) is not None:
-            return  # a consumer has it at this moment: the next run looks again
+            return False  # a consumer has it at this moment: the next run looks again
         self._unmark(tx, [key])  # it is judged anew, like any other
+        return False
 
     def heal(self, rows: Sequence[Named], now: float | None) -> Done:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
@@ -363,7 +414,7 @@ class Deleter:
         """Files that other rows must keep, and how files were when they were ingested."""
         texts = texts_of(rows.values())
         needed = self._policy.needed_elsewhere(db, list(rows), texts, age)
-        found = db.rows("ingested_as", source=self._policy.table.name, paths=json_list(texts))
+        found = db.rows("ingested_as", source=self._policy.table.source, paths=json_list(texts))
         return needed, {path: (size, modified) for path, size, modified in found}
 
     def _marks(self, tx: Transaction, keys: Sequence[Any]) -> dict[Any, list[str]]:

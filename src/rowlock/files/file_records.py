@@ -33,7 +33,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 def record(
-    table: str,
+    source: str,
     service: str,
     path: str,
     state: str,
@@ -44,7 +44,7 @@ def record(
 ) -> dict[str, Any]:
     """What `put_record` writes; `path` is as the user's table has it."""
     return {
-        "source": table,
+        "source": source,
         "path": path,
         "state": state,
         "name": service,
@@ -61,12 +61,12 @@ class FileRecords:
 
     def __init__(self, table: FileTable, ingest: str, places: Places) -> None:
         self._table = table
-        self._common = {"source": table.name, "name": ingest}
+        self._common = {"source": table.source, "name": ingest}
         self._places = places
 
     def without_row(self, db: Session, paths: str) -> dict[str, FileRecord]:
         """What is known of those of these paths that have no row."""
-        rows = db.rows("file_records", paths=paths, source=self._table.name)
+        rows = db.rows("file_records", paths=paths, source=self._table.source)
         return {path: FileRecord(*rest) for path, *rest in rows if rest[0] not in ("ingested", "deleted")}
 
     def counts(self) -> dict[str, int]:
@@ -83,13 +83,19 @@ class FileRecords:
             self._forget("forget_records", gone[start : start + _FORGET_AT_ONCE])
 
     def forget_deleted(self, opened: OpenFolder) -> None:
-        """Forget files with a row that are not in the folder any more: nobody can delete them by mistake."""
+        """Forget files that are not in the folder any more, and that no row names.
+
+        While a row names one, a new file in its place must not be taken for the one that was ingested.
+        """
         last = ""
         while True:
             with self._table.reading() as db:
                 rows = db.rows("ingested_records", path=last, count=_FORGET_AT_ONCE, **self._common)
             paths = [row[0] for row in rows]
-            self._forget("forget_ingested", [path for path in paths if not self._is_there(opened, path)])
+            gone = [path for path in paths if not self._is_there(opened, path)]
+            with self._table.reading() as db:
+                named = {row[0] for row in db.rows("known_paths", paths=json_list(gone))}
+            self._forget("forget_ingested", [path for path in gone if path not in named])
             if len(paths) < _FORGET_AT_ONCE:
                 return
             last = paths[-1]
@@ -97,7 +103,7 @@ class FileRecords:
     def _forget(self, statement: str, paths: Sequence[str]) -> None:
         if paths:
             with self._table.writing() as tx:
-                tx.session.run(statement, paths=json_list(paths), source=self._table.name)
+                tx.session.run(statement, paths=json_list(paths), source=self._table.source)
 
     def _is_there(self, opened: OpenFolder, path: str) -> bool:
         try:

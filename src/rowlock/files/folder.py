@@ -104,19 +104,30 @@ class OpenFolder:
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def scan(self, fits: Callable[[str], Any], report: Report, below: str = "") -> Iterator[Found]:
-        """All regular files whose path fits; what cannot be read or named is reported, and left out."""
+    def scan(
+        self, fits: Callable[[str], Any], report: Report, below: str = "", recover: bool = False
+    ) -> Iterator[Found]:
+        """All regular files whose path fits; what cannot be read or named is reported, and left out.
+
+        With `recover`, files whose removal was broken off get their names back; some may come twice.
+        """
         if not below:
-            yield from self._scan(self._root, "", fits, report, 0)
+            yield from self._scan(self._root, "", fits, report, recover, 0)
             return
         try:
             with self._entered(below.split("/")) as there:
-                yield from self._scan(there, f"{below}/", fits, report, 0)
+                yield from self._scan(there, f"{below}/", fits, report, recover, 0)
         except OSError as error:
             report(below, _reason(error))
 
     def _scan(
-        self, here: Directory, prefix: str, fits: Callable[[str], Any], report: Report, depth: int
+        self,
+        here: Directory,
+        prefix: str,
+        fits: Callable[[str], Any],
+        report: Report,
+        recover: bool,
+        depth: int,
     ) -> Iterator[Found]:
         if depth > _DEEPEST:
             report(prefix, f"it lies more than {_DEEPEST} folders deep")
@@ -126,17 +137,38 @@ class OpenFolder:
                 if not is_text(entry.name):
                     report(prefix + entry.name, "its name is not UTF-8")
                 elif entry.is_dir(follow_symlinks=False):
-                    yield from self._scan_folder(here, entry.name, prefix, fits, report, depth)
-                elif fits(prefix + entry.name) and not is_being_removed(entry.name):
-                    with suppress(FileNotFoundError):
-                        found = self._found(prefix + entry.name, entry.stat(follow_symlinks=False), here)
-                        if found is not None:
-                            yield found
+                    yield from self._scan_folder(here, entry.name, prefix, fits, report, recover, depth)
+                elif recover or not is_being_removed(entry.name):
+                    yield from self._entry(here, prefix, entry, fits)
         except OSError as error:
             report(prefix, _reason(error))
 
+    def _entry(
+        self, here: Directory, prefix: str, entry: os.DirEntry[str], fits: Callable[[str], Any]
+    ) -> Iterator[Found]:
+        """The file, if it is regular and fits; one that was being removed gets its name back."""
+        name, removed = entry.name, is_being_removed(entry.name)
+        if removed and entry.is_file(follow_symlinks=False):
+            name = name[1 : -len(_REMOVAL_SUFFIX)]
+        if not fits(prefix + name):
+            return
+        with suppress(FileNotFoundError):
+            if removed:
+                _restore_name(here, name)
+            seen = here.look(name) if removed else entry.stat(follow_symlinks=False)
+            found = self._found(prefix + name, seen, here)
+            if found is not None:
+                yield found
+
     def _scan_folder(
-        self, here: Directory, name: str, prefix: str, fits: Callable[[str], Any], report: Report, depth: int
+        self,
+        here: Directory,
+        name: str,
+        prefix: str,
+        fits: Callable[[str], Any],
+        report: Report,
+        recover: bool,
+        depth: int,
     ) -> Iterator[Found]:
         try:
             there = here.enter(name)
@@ -146,7 +178,7 @@ class OpenFolder:
             report(prefix + name, _reason(error))
             return
         try:
-            yield from self._scan(there, f"{prefix}{name}/", fits, report, depth + 1)
+            yield from self._scan(there, f"{prefix}{name}/", fits, report, recover, depth + 1)
         finally:
             there.close()
 
@@ -165,12 +197,9 @@ class OpenFolder:
         *parents, name = parts_of(path)
         try:
             with self._entered(parents) as there:
-                try:
-                    return self._regular(path, there.look(name))
-                except FileNotFoundError:
-                    if not recover or not _can_be_renamed(name) or not _restore_name(there, name):
-                        return None
-                    return self._regular(path, there.look(name))
+                if recover and _can_be_renamed(name):
+                    _restore_name(there, name)
+                return self._regular(path, there.look(name))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -290,8 +319,11 @@ def _restore_name(here: Directory, name: str) -> bool:
     renamed = f".{name}{_REMOVAL_SUFFIX}"
     try:
         here.link(renamed, name)  # unlike a rename, it never takes a name away from another file
-    except (FileExistsError, FileNotFoundError):
+    except FileNotFoundError:
         return False
+    except FileExistsError:
+        if not _is_same_file(here, renamed, name):
+            return False  # else it ended here between the link and the unlink
     except OSError as error:
         if error.errno not in _CANNOT_LINK or not _is_there(here, renamed) or _is_there(here, name):
             return False
@@ -299,6 +331,13 @@ def _restore_name(here: Directory, name: str) -> bool:
         return True
     here.unlink(renamed)
     return True
+
+
+def _is_same_file(here: Directory, name: str, other: str) -> bool:
+    try:
+        return os.path.samestat(here.look(name), here.look(other))
+    except FileNotFoundError:
+        return False
 
 
 def _found(path: str, seen: os.stat_result) -> Found:

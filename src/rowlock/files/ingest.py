@@ -101,7 +101,7 @@ class Ingest(FileService):
                 self._forget_at = time.monotonic() + _FORGET_EVERY
                 rows.records.forget_deleted(opened)
         rows.records.forget_vanished({self._places.written(one.path) for one in found})
-        self._note_run(len(run.unreadable) + len(run.failed))
+        self._note_run(len(run.unreadable))
         return run.report(self._settling.paths)
 
     def loop(self, stop: Stop) -> None:
@@ -189,6 +189,8 @@ class Ingest(FileService):
             for file in done:
                 if file.state == "changed":
                     self._watch_again(opened, file.found.path, wall)
+                elif file.other is not None and file.state == "settling":
+                    self._settling.wait_for(file.found.path, file.other, time.monotonic())
             if any(file.state == "ingested" for file in done):
                 self._app.wake(self.table)
             if self._stop.told:

@@ -20,7 +20,7 @@ DELETE FROM rowlock_files WHERE source = :source AND state <> 'ingested' AND sta
 SELECT state, count(*) FROM rowlock_files
 WHERE name = :name AND source = :source AND state <> 'ingested' AND state <> 'deleted' GROUP BY state
 
--- Files with a row, in pages: what is remembered of one that is gone is of no use any more.
+-- Files that were given a row, in pages: what is remembered of one that is gone, with its row, is of no use any more.
 -- name: ingested_records
 SELECT path FROM rowlock_files
 WHERE source = :source AND name = :name AND state = 'ingested' AND path > :path ORDER BY path LIMIT :count

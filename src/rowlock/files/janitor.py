@@ -127,7 +127,7 @@ class Janitor(FileService):
             with self._deleter(policy, dry_run) as deleter:
                 if not dry_run:
                     self._check_mounted()
-                    run.done.add(deleter.finish_marked(now))
+                    run.done.add(deleter.finish_marked(now, self._app.janitors))
                     self._heal(policy, deleter, run, now)
                 run.clean(deleter)
             report = run.report()
@@ -178,8 +178,9 @@ class Janitor(FileService):
         kind = None
         if problem is not None:
             kind = "skipped" if report.skipped else "too full" if report.too_full else "short"
+            kind = "unconfirmed" if report.unconfirmed else kind
         if kind is not None and kind != self._last_problem:
-            level = logging.ERROR if report.skipped or report.too_full else logging.WARNING
+            level = logging.WARNING if kind == "short" else logging.ERROR
             said = "nothing is deleted: " if report.skipped else ""
             self._log.log(level, "%s: %s%s", self.title, said, problem)
         elif kind is None and self._last_problem is not None:

@@ -52,9 +52,14 @@ class JanitorRun:
 
     def clean(self, deleter: Deleter) -> None:
         """Ask each limit in turn: each is a reason of its own."""
-        self._by_age(deleter)
-        self._by_size(deleter)
-        self._by_space(deleter)
+        for limit in (self._by_age, self._by_size, self._by_space):
+            if not self.done.unconfirmed:
+                limit(deleter)
+        if count := len(self.done.unconfirmed):
+            self._short = (
+                f"it has stopped: the files of {count} rows are gone, at least in part, and "
+                f"{self._policy.table.name} does not say so: {self.done.refused[-1].why}"
+            )
 
     def _by_age(self, deleter: Deleter) -> None:
         age = self._wanted.max_age
@@ -123,8 +128,8 @@ class JanitorRun:
             if batch:
                 new = deleter.delete(batch, age, self._now)
                 self.done.add(new)
-                self._freed += sum(row.freed for row in new.deleted)
-                self._size += sum(row.size for row in new.deleted)
+                self._freed += sum(row.freed for row in (*new.deleted, *new.unconfirmed))
+                self._size += sum(row.size for row in (*new.deleted, *new.unconfirmed))
             batch.clear()
             expected = 0
 
@@ -133,11 +138,11 @@ class JanitorRun:
                 continue
             if age is None and left() - expected <= 0:
                 flush()
-                if left() <= 0:
+                if left() <= 0 or self.done.unconfirmed:
                     return False
             if len(self.done.deleted) + len(batch) >= cap:
                 flush()
-                if len(self.done.deleted) >= cap:
+                if len(self.done.deleted) >= cap or self.done.unconfirmed:
                     return False
             try:
                 there = deleter.files.look(row).there
@@ -148,10 +153,10 @@ class JanitorRun:
             batch.append(Candidate(row, why))
             if len(batch) >= _BATCH:
                 flush()
-                if self._stop.told:
+                if self._stop.told or self.done.unconfirmed:
                     return False
         flush()
-        return len(found) < _MOST_ROWS
+        return len(found) < _MOST_ROWS and not self.done.unconfirmed
 
     def report(self) -> Cleaned:
         """What it came to."""
@@ -159,6 +164,7 @@ class JanitorRun:
             name=self._janitor.name,
             dry_run=self._dry_run,
             deleted=self.done.deleted,
+            unconfirmed=self.done.unconfirmed,
             freed=self._freed,
             kept=self._protected + self.done.kept,
             refused=list(dict.fromkeys(self.done.refused)),

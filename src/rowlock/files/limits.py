@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rowlock.errors import TRANSIENT, ConfigurationError
+from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.files import disk
 
 T = TypeVar("T")
@@ -179,7 +179,10 @@ class Limits:
         except Exception as error:
             if len(values) == len(_NAMES):  # all were asked: it is of the transaction
                 raise
-            raise ConfigurationError(f"{_NAMES[len(values)]}() raised {error!r}") from error
+            said = (
+                (error.__cause__ or error) if isinstance(error, StoreError) else error
+            )  # the driver's words
+            raise ConfigurationError(f"{_NAMES[len(values)]}() raised {said!r}") from error
         least, most, max_age, max_size = values
         space = disk.space(folder)
         if least is None:

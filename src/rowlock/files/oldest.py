@@ -46,10 +46,10 @@ def delete_oldest(
     target = wanted.of(began.total)
     now = began.free
     with place.opened() as opened:
-        files: list[Found] = []
+        files: dict[str, Found] = {}
         if now < target:
-            files = sorted(opened.scan(fits, report), key=lambda found: (found.modified, found.path))
-        for found in files:
+            files = {found.path: found for found in opened.scan(fits, report, recover=True)}
+        for found in sorted(files.values(), key=lambda found: (found.modified, found.path)):
             if now >= target or len(deleted) >= cap:
                 break
             try:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from rowlock.errors import ConfigurationError
+
 
 class _TableAndFolder(TypedDict):
     table: str
@@ -46,3 +48,14 @@ class JanitorOptions(ServiceOptions, total=False):
     also: Callable[..., Iterable[Any]] | None
     also_folder: str | os.PathLike[str] | None
     on_deleted: Callable[..., Any] | None
+
+
+def check_options(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise if an option of `app.ingest` or `app.janitor` is unknown, or a necessary one is missing."""
+    options = IngestOptions if kind == "ingest" else JanitorOptions
+    for name in given:
+        if name not in options.__annotations__:
+            known = ", ".join(sorted(options.__annotations__))
+            raise ConfigurationError(f"app.{kind}: unknown option {name!r}; there are: {known}")
+    if missing := sorted(options.__required_keys__ - set(given)):
+        raise ConfigurationError(f"app.{kind}: give it {', '.join(f'{name}=...' for name in missing)}")

@@ -47,9 +47,8 @@ def _ingest(ingest: Ingest) -> Iterator[Finding]:
     if known.failed:
         message = f"{known.failed} files have no row, because row() or the table refuses them"
         yield Finding(what, "warning", message, "the log says why; they are tried again")
-    if known.refused > known.failed:
-        count = known.refused - known.failed
-        message = f"{count} files or folders cannot be read, or have names that are not UTF-8"
+    if known.refused:
+        message = f"{known.refused} files or folders cannot be read, or have names that are not UTF-8"
         yield Finding(what, "warning", message, "rename them, or give this user the right to read them")
     yield from _running(what, known, ingest.interval)
 

@@ -122,6 +122,7 @@ class Policy:
             "paths": ", ".join(columns.values()),
             "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in table.types),
             "allowed": self._allowed(),
+            "bare_where": f"{table.escaped(choice.where or '1 = 1')}\n",
         }
         table.load("janitor.sql", words, theirs)
 
@@ -193,13 +194,15 @@ class Policy:
                 f"{self._title}: after={list(self.choice.after)!r}, but there is no consumer {name!r}; there "
                 f"are: {', '.join(sorted(known)) or 'none'}"
             )
-        theirs = ".".join(known[name].table)
-        if theirs != self.table.name:
+        if not self._is_of_this_table(known[name]):
             raise ConfigurationError(
-                f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of {theirs} "
-                f"and not of {self.table.name}"
+                f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of "
+                f"{'.'.join(known[name].table)} and not of {self.table.name}"
             )
         return self._app.consumer_source(name)
+
+    def _is_of_this_table(self, consumer: Any) -> bool:
+        return self.table.real_name(consumer.table) == self.table.source
 
     def _unheld(self) -> str:
         """No consumer has the row at this moment: none of this table, and none that is not known here."""
@@ -207,7 +210,7 @@ class Policy:
         held = [f"its_claim.row_key = {key.format(names.quoted(self.key))}"]
         elsewhere = []
         for name, consumer in self._app.consumers.items():
-            if tuple(consumer.table) == self.table.parts:
+            if self._is_of_this_table(consumer):
                 column = key.format(names.quoted(consumer.key))
                 held.append(f"(its_claim.consumer = {names.literal(name)} AND its_claim.row_key = {column})")
             else:
@@ -221,6 +224,7 @@ class Policy:
     def _try(self) -> None:
         try:
             with self.table.reading() as db:
+                db.rows("try_where")
                 db.rows("try_conditions", **self.values(1.0))
                 if self.choice.has_age and (wrong := db.row("no_time", **self.values())) is not None:
                     raise ConfigurationError(
@@ -230,14 +234,16 @@ class Policy:
         except TRANSIENT:
             raise
         except StoreError as error:
+            # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
+            said = " ".join(str(error.__cause__ or error).split())
             raise ConfigurationError(
                 f"{self._title}: its conditions do not work on {self.table.name} "
-                f"(where={self.choice.where!r}): {error}"
+                f"(where={self.choice.where!r}): {said}"
             ) from error
 
     def values(self, age: float | None = None, **more: Any) -> dict[str, Any]:
         """What is bound in every statement that looks at rows; with an age, only those that are older."""
-        return {"source": self.table.name, "by_age": int(age is not None), "age": age or 0.0, **more}
+        return {"source": self.table.source, "by_age": int(age is not None), "age": age or 0.0, **more}
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -271,6 +277,10 @@ class Policy:
         """Those of the rows that are there, not deleted, and that no consumer has; locked."""
         rows = db.rows("still_living", **self.values(ids=self._locked(db, keys)))
         return {one.key: one for one in _named(rows)}
+
+    def named(self, db: Session, keys: Sequence[Any]) -> list[Named]:
+        """Those of the rows that are there, whatever their state; keys of other tables find none."""
+        return _named(db.rows("rows_by_text", ids=json_list(keys)))
 
     def _locked(self, db: Session, keys: Sequence[Any]) -> str:
         return json_list(row[0] for row in db.rows("lock_rows", ids=json_list(keys)))

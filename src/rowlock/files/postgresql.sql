@@ -7,6 +7,9 @@
 -- fragment: among_keys
 = ANY (ARRAY(SELECT CAST(value AS «key_type») FROM json_array_elements_text(:ids)))
 
+-- fragment: among_texts
+= ANY (ARRAY(SELECT value FROM json_array_elements_text(:ids)))
+
 -- fragment: key_read
 CAST(«t».«key» AS text)
 
@@ -14,7 +17,7 @@ CAST(«t».«key» AS text)
 CAST(:row_key AS «key_type»)
 
 -- fragment: mark_among_keys
-row_key = ANY (ARRAY(SELECT value FROM json_array_elements_text(:ids)))
+row_key {among_texts}
 
 -- Rows that somebody else is just changing are left for the next run.
 -- fragment: lock_rows

@@ -44,7 +44,8 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dry_run: bool = False
     deleted: list[DeletedRow] = []
-    freed: int = 0
+    unconfirmed: list[DeletedRow] = []  # files of theirs are gone, and their table does not say so
+    freed: int = 0  # bytes, by both
     kept: int = 0  # rows that a limit asked for, and that are protected
     refused: list[FileTrouble] = []
     healed: int = 0  # rows whose files were gone already

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from rowlock.files.file_records import FileRecord, FileRecords, record
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.settling import FileSettling
-from rowlock.files.tables import FileTable, Transaction, json_list
+from rowlock.files.tables import FileTable, Session, Transaction, json_list
 
 log = logging.getLogger("rowlock.ingest")
 
@@ -39,8 +40,13 @@ class Finished(msgspec.Struct):
     path: str  # as the user's table has it
     record: FileRecord | None
     answer: Any = None  # of row(): columns, None, False, or an exception
-    state: str = ""  # ingested, known, waiting, never, failed, later (after its pause), changed
+    state: str = ""  # ingested, known, waiting, never, failed, later (after its pause), changed, settling
     error: str = ""
+    other: Found | None = None  # of a settling one: another file of its row, which is not finished
+
+
+class _NotYet(Exception):
+    """The row cannot be written at this moment."""
 
 
 class RowTable:
@@ -87,7 +93,7 @@ class RowTable:
         paths = {found: self._places.written(found.path) for found in batch}
         with self.table.reading(now) as db:
             listed = json_list(paths.values())
-            known = {row[0] for row in db.rows("known_paths", paths=listed)}
+            known = _known(db, listed)
             records = self.records.without_row(db, listed)
         files = [Finished(found, path, records.get(path)) for found, path in paths.items()]
         for file in files:
@@ -122,6 +128,7 @@ class RowTable:
 
     def _write_answers(self, files: list[Finished], opened: OpenFolder, now: float | None) -> None:
         with self.table.writing(now) as tx:
+            _look_again(tx, files)
             self._settle(tx, files, opened, now)
             self._count(tx, files)
         self._log(files)
@@ -142,14 +149,21 @@ class RowTable:
             files = files[len(done) :]
 
     def _write_one(self, tx: Transaction, file: Finished, opened: OpenFolder, now: float | None) -> None:
+        if _look_again(tx, [file]):
+            return
         try:
             with tx.savepoint():
                 file.answer = self._answer(file.found, tx.connection)
                 if isinstance(file.answer, Exception):
                     raise file.answer
                 self._settle(tx, [file], opened, now)
+                if file.state in ("changed", "settling"):
+                    raise _NotYet
+        except _NotYet:  # what row() wrote is undone, too
+            return
         except Exception as error:
-            file.answer = self.table.raise_if_transient(error)
+            self.table.raise_if_transient(error)
+            file.answer = error
             self._settle(tx, [file], opened, now)
 
     # -- what the user's function says -----------------------------------------------------------
@@ -200,13 +214,19 @@ class RowTable:
         """Write the rows, and what is remembered of the files."""
         records: list[dict[str, Any]] = []
         rows: dict[tuple[str, ...], list[Finished]] = {}
+        named: set[str] = set()  # by the rows that are written here, as one of their other files
         for file in files:
-            if not _is_still(opened, file.found):  # written to, or gone, since it was looked at
+            if file.state == "known" or file.path in named:
+                file.state = "known"
+            elif not _is_still(opened, file.found):  # written to, or gone, since it was looked at
                 file.state = "changed"
             elif isinstance(file.answer, Exception):
                 records.append(self._failed(file, now))
+            elif isinstance(file.answer, dict) and (other := self._busy(file, opened, now)) is not None:
+                file.state, file.other = "settling", other
             elif isinstance(file.answer, dict):
                 rows.setdefault(tuple(file.answer), []).append(file)
+                named.update(file.answer[one] for one in self.table.paths[1:] if file.answer.get(one))
             else:
                 file.state = "waiting" if file.answer is None else "never"
                 before = file.record
@@ -231,20 +251,27 @@ class RowTable:
 
     def _ingested(self, file: Finished, opened: OpenFolder, now: float | None) -> list[dict[str, Any]]:
         """How the files of the row are now: one that has changed when it is to be deleted will be kept."""
-        records = [self._record(file.found, "ingested")]
+        others = self._others(file, opened)
+        finished = [one for one in others if self._settling.is_old_enough(one, _moment(now))]
+        return [self._record(one, "ingested") for one in (file.found, *finished)]
+
+    def _busy(self, file: Finished, opened: OpenFolder, now: float | None) -> Found | None:
+        """One of the row's other files that somebody may still be writing."""
+        others = self._others(file, opened)
+        return next((one for one in others if self._settling.is_busy(one, _moment(now))), None)
+
+    def _others(self, file: Finished, opened: OpenFolder) -> list[Found]:
+        """The row's other files, as far as they are there."""
+        found: list[Found] = []
         for column in self.table.paths[1:]:
-            if (text := file.answer.get(column)) is None:
-                continue
-            try:
-                other = opened.look(self._places.read(text))
-            except FileRefused:
-                continue
-            if other is not None and self._settling.is_old_enough(other, _moment(now)):
-                records.append(self._record(other, "ingested"))
-        return records
+            text = file.answer.get(column)
+            with suppress(FileRefused):
+                other = None if text is None else opened.look(self._places.read(text))
+                found += [] if other is None else [other]
+        return found
 
     def _record(self, found: Found, state: str, **more: Any) -> dict[str, Any]:
-        return record(self.table.name, self._name, self._places.written(found.path), state, found, **more)
+        return record(self.table.source, self._name, self._places.written(found.path), state, found, **more)
 
     def _count(self, tx: Transaction, files: Sequence[Finished]) -> None:
         sizes = [file.found.size for file in files if file.state == "ingested"]
@@ -260,6 +287,19 @@ class RowTable:
             elif file.state == "failed" and (file.record is None or file.record.error != file.error):
                 said = "%s: %s has no row yet, and is tried again later: %s"
                 log.error(said, self._title, file.found.path, file.error)
+
+
+def _known(db: Session, paths: str) -> set[str]:
+    """Those of these paths that some row names, in whichever column."""
+    return {row[0] for row in db.rows("known_paths", paths=paths)}
+
+
+def _look_again(tx: Transaction, files: Sequence[Finished]) -> set[str]:
+    """In the transaction that writes their rows: a row that was written meanwhile may name one of them."""
+    known = _known(tx.session, json_list(file.path for file in files))
+    for file in files:
+        file.state = "known" if file.path in known else ""
+    return known
 
 
 def _state_from_record(file: Finished, moment: float, rescan: bool) -> str:

@@ -78,7 +78,8 @@ class ErrorBackoff:
         if type(error) not in self._logged:
             self._logged.add(type(error))
             known = isinstance(error, RowlockError)
-            log.error("%s: %s; it is tried again", self._title, error, exc_info=None if known else error)
+            said = str(error).removeprefix(f"{self._title}: ")
+            log.error("%s: %s; it is tried again", self._title, said, exc_info=None if known else error)
         self._failures += 1
         return backoff(self._failures - 1, _BACKOFF_FIRST, _BACKOFF_MOST)
 
@@ -185,13 +186,20 @@ class FileService(ABC):
 
     def _check_mounted(self) -> None:
         """Raise if the folder was a disk of its own and is none now: its files are not gone, only away."""
+        if self.folder.is_mounted:
+            return
         with self._file_table().reading() as db:
-            known = db.row("service", kind=self.kind, name=self.name)
-        if known is not None and known[3] and not self.folder.is_mounted:
-            raise ConfigurationError(
-                f"{self.title}: {self.folder.path} was a disk of its own and is none now: mount it (or, if "
-                "that is meant, delete its row from rowlock_file_services)"
-            )
+            if db.row("was_mounted", mount=self._mount) is None:
+                return
+        raise ConfigurationError(
+            f"{self.title}: {self.folder.path} was a disk of its own and is none now: mount it (or, if that "
+            f"is meant, delete the row {self._mount!r} from rowlock_file_services; if it is a disk on other "
+            "machines only, give the service a name of its own on each)"
+        )
+
+    @property
+    def _mount(self) -> str:
+        return f"{self.title} {self.folder.path}"
 
     def _note_run(self, refused: int, error: str | None = None) -> None:
         with self._file_table().writing() as tx:
@@ -200,15 +208,16 @@ class FileService(ABC):
                 kind=self.kind,
                 name=self.name,
                 refused=refused,
-                mounted=int(self.folder.is_mounted),
                 error=error,
             )
+            if self.folder.is_mounted:
+                tx.session.run("put_mount", mount=self._mount)
 
     def record(self) -> FileServiceRecord:
         """How it stands, for front ends."""
         with self._file_table().reading() as db:
             row = db.row("service", kind=self.kind, name=self.name)
-        done, size, refused, _, last, error = row or (0, 0, 0, 0, None, None)
+        done, size, refused, last, error = row or (0, 0, 0, None, None)
         space = disk.space(self.folder.path) if os.path.isdir(self.folder.path) else None
         return FileServiceRecord(
             kind=self.kind,

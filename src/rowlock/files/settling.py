@@ -51,6 +51,14 @@ class FileSettling:
         """Whether by its own time alone it stood still."""
         return wall - found.modified / 1e9 >= self._seconds
 
+    def is_busy(self, found: Found, wall: float) -> bool:
+        """Whether by its own time somebody may still be writing it."""
+        return 0 <= wall - found.modified / 1e9 < self._seconds
+
+    def wait_for(self, path: str, other: Found, moment: float) -> None:
+        """Look at this file again when the other one is finished."""
+        self._seen[path] = _Seen(other, moment)
+
     def due(self, wall: float, moment: float) -> list[str]:
         """The files that are finished by now unless they have changed again."""
         return [path for path, seen in self._seen.items() if self._left(seen, wall, moment) <= 0]

@@ -13,10 +13,17 @@ ON CONFLICT (kind, name) DO UPDATE
 SET done = rowlock_file_services.done + excluded.done, bytes = rowlock_file_services.bytes + excluded.bytes
 
 -- name: service_ran
-INSERT INTO rowlock_file_services (kind, name, refused, mounted, last_run_at, error)
-VALUES (:kind, :name, :refused, :mounted, {now}, :error)
-ON CONFLICT (kind, name) DO UPDATE SET refused = excluded.refused, mounted = excluded.mounted,
-    last_run_at = excluded.last_run_at, error = excluded.error
+INSERT INTO rowlock_file_services (kind, name, refused, last_run_at, error)
+VALUES (:kind, :name, :refused, {now}, :error)
+ON CONFLICT (kind, name) DO UPDATE
+SET refused = excluded.refused, last_run_at = excluded.last_run_at, error = excluded.error
 
 -- name: service
-SELECT done, bytes, refused, mounted, last_run_at, error FROM rowlock_file_services WHERE kind = :kind AND name = :name
+SELECT done, bytes, refused, last_run_at, error FROM rowlock_file_services WHERE kind = :kind AND name = :name
+
+-- A service that is given another folder begins anew: each of its folders that was a disk of its own has a row.
+-- name: put_mount
+INSERT INTO rowlock_file_services (kind, name, mounted) VALUES ('mount', :mount, 1) ON CONFLICT (kind, name) DO NOTHING
+
+-- name: was_mounted
+SELECT 1 FROM rowlock_file_services WHERE kind = 'mount' AND name = :mount

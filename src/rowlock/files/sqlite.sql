@@ -7,6 +7,9 @@ IN (SELECT value FROM json_each(:paths))
 -- fragment: among_keys
 IN (SELECT value FROM json_each(:ids))
 
+-- fragment: among_texts
+IN (SELECT value FROM json_each(:ids))
+
 -- fragment: key_read
 «t».«key»
 
@@ -14,7 +17,7 @@ IN (SELECT value FROM json_each(:ids))
 :row_key
 
 -- fragment: mark_among_keys
-row_key IN (SELECT value FROM json_each(:ids))
+row_key {among_texts}
 
 -- BEGIN IMMEDIATE has locked everything.
 -- fragment: lock_rows

@@ -117,8 +117,13 @@ class FileTable:
             raise ConfigurationError(
                 f"{self._owner}: there is no table {self.name} in this database; create it first"
             )
+        self.source = self.real_name(self.parts)
         self.types = {column.name: column.type for column in found.columns}
         self.primary_key, self.unique = found.primary_key, found.unique
+
+    def real_name(self, parts: Sequence[str]) -> str:
+        """The one name of a table in this database, however it is spelled; as it is if there is none."""
+        return Catalogue(self._database, parts).real_name() or ".".join(parts)
 
     def need(self, what: str, column: str) -> str:
         """The column's name; raises if the table has none of it."""
@@ -211,26 +216,23 @@ class FileTable:
                 session = UserSession(own.borrowed, self.statements, {**session._always, "now": now})
             try:
                 yield Transaction(session.using(self.statements), own.connection, own.borrowed)
-            except StoreError:
-                raise
             except Exception as error:
-                if (explained := self.explained(error)) is error:
+                if (explained := self._database.explained(error)) is None:
                     raise
                 raise explained from error
             own.commit()
         finally:
             own.close()
 
-    def explained(self, error: Exception) -> Exception:
-        """A driver's error as the store's own, so that a lost server is known as one; others as they are."""
-        return self._database.explained(error) or error
+    def raise_if_transient(self, error: Exception) -> None:
+        """Raise a driver's error as the store's own if it says that the server is lost or busy.
 
-    def raise_if_transient(self, error: Exception) -> Exception:
-        """The error, explained; raised if it is of the database and not of the user's function."""
-        explained = self.explained(error)
+        Any other is of the user's function or table, and stays in the driver's words: the store's are about
+        the queue's own tables.
+        """
+        explained = self._database.explained(error) or error
         if isinstance(explained, TRANSIENT):
             raise explained from error
-        return explained
 
 
 def path_columns(value: Any) -> tuple[str, ...]:

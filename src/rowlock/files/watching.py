@@ -68,9 +68,11 @@ class FolderWatcher:
                 text = str(error)
                 if text not in self._told:
                     self._told.add(text)
-                    log.warning(
-                        "%s: the watcher failed and is started again; scans go on: %s", self._folder, text
-                    )
+                    level = (
+                        logging.DEBUG if "decode path" in text else logging.WARNING
+                    )  # the scan tells a name
+                    said = "%s: the watcher failed and is started again; scans go on: %s"
+                    log.log(level, said, self._folder, text)
                 self._changed.put(None)  # something may have been missed
                 self._stop.wait(_AGAIN)
 

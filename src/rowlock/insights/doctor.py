@@ -9,6 +9,7 @@ import time
 from datetime import datetime
 from typing import Any
 
+from rowlock.errors import StoreBusy
 from rowlock.insights import duckdb, postgresql, sqlite
 from rowlock.insights.finding import Finding, Level, counted
 from rowlock.job import State, utc
@@ -21,9 +22,17 @@ _NAMED = 10  # of what may be many
 _LOOKS = {"duckdb": duckdb.looks, "sqlite": sqlite.looks, "postgresql": postgresql.looks}
 
 
-def doctor(store: Store) -> list[Finding]:
-    """Look at the database, the jobs and the workers; the worst level says how bad it is."""
-    facts = store.facts()
+def doctor(store: Store, create: bool = True) -> list[Finding]:
+    """Look at the database, the jobs and the workers; the worst level says how bad it is.
+
+    A database that somebody else keeps busy is one finding, and the only one. Without `create`
+    a database that holds no queue is left as it is: `StoreMissing`.
+    """
+    try:
+        store.open(create)
+        facts = store.facts()
+    except StoreBusy as busy:  # it may know who has the file, and then has the cure apart
+        return [Finding("opens", "error", getattr(busy, "said", str(busy)), getattr(busy, "cure", ""))]
     opens = Finding("opens", "ok", f"{facts['address']} opens ({facts['bytes']:,} bytes)")
     if facts["moved"]:  # its jobs are nobody's business any more
         return [opens, *_LOOKS[facts["store"]](facts), _schema(facts), _moved(facts)]

@@ -33,6 +33,15 @@ def _mode(facts: dict[str, Any]) -> Finding:
             f"takes {milliseconds:.1f} ms. Time to move on, with `rowlock copy`: when another process or "
             "machine has to work, too",
         )
+    if facts["holder"] is not None:
+        return Finding(
+            "mode",
+            "error",
+            f"file mode, but this process ({facts['holder']}) has the file open outside of turns, too, so "
+            "that no other gets one",
+            "give the app what has it open, Rowlock(engine=...) or Rowlock(connection=...); or let that take "
+            "turns, with rowlock.duckdb.create_engine(path) or `with app.connection() as con:`",
+        )
     said = (
         f"file mode: processes take turns, nobody has the file in between; a turn takes {milliseconds:.0f} ms"
     )

@@ -19,7 +19,7 @@ from rowlock.job import Claim, ClaimRequest
 from rowlock.liveness import Lease, Liveness
 from rowlock.maintenance import Maintenance
 from rowlock.marks import Marks
-from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.handed_over import HandedOver
 from rowlock.relays.messages import TargetError
 from rowlock.relays.target import Target
@@ -56,11 +56,14 @@ class Relay:
         poll_interval: float | None = None,
         worker_id: str | None = None,
         ahead: int = AHEAD,
+        outage: Outage | None = None,
     ) -> None:
         self._app = app
         self._registry = workload.registry
         self._store = workload.store
         self._target = target
+        self._outage = outage or Outage()
+        self._of_rows = workload.consumer is not None
         self._queues = target_queues(workload)
         self._strategy = strategy
         self._poll_interval = app.settings.poll_interval if poll_interval is None else poll_interval
@@ -85,7 +88,7 @@ class Relay:
         self._unknown: set[str] = set()  # tasks that this app does not have
         self._marks: dict[str, Marks] = defaultdict(Marks)  # by queue
         self._wake: Wake | None = None
-        self._backoff = StoreBackoff()
+        self._backoff = StoreBackoff(workload.store.database.outage)
         self._failing = 0  # tries in a row in which the target could not be used
         self._full_wait = _FULL_FIRST
         self._empty_polls = 0
@@ -212,12 +215,12 @@ class Relay:
             seconds = self._hand_over()
         except TargetError as error:
             self._failing += 1
-            if self._failing == 1:
+            if self._outage.is_new():
                 log.error("%s; jobs stay queued until it can be used again", error)  # noqa: TRY400
             wait = backoff(self._failing, _BACKOFF_FIRST, _BACKOFF_MOST)
             self._retry_at = moment + wait
             return wait
-        if self._failing:
+        if self._failing and self._outage.ends():
             log.info("%s can be used again", self._target.name)
         self._failing = 0
         return seconds
@@ -306,16 +309,13 @@ class Relay:
     def _queues_with_work(self) -> list[str]:
         self._names_at = time.monotonic() + self._poll_interval
         pulse = self._store.pulse()
-        return sorted(name for name in pulse.waiting if name not in pulse.paused and self._may_relay(name))
-
-    def _may_relay(self, name: str) -> bool:
-        return not name.startswith("consumer-")
+        return sorted(name for name in pulse.waiting if name not in pulse.paused)
 
     def _claim(self, names: tuple[str, ...], count: int) -> list[Claim]:
         request = ClaimRequest(
             count=count,
             strategy=self._strategy,
-            queues=() if names[0].startswith(CONSUMERS) else names,
+            queues=() if self._of_rows else names,
             hand_over=True,
             unknown=tuple(sorted(self._unknown)),
             marks=self._marks[names[0]],

@@ -25,6 +25,7 @@ class HandedOver:
         self._store = store
         self._target = target
         self._claims: dict[ClaimKey, Claim] = {}
+        self._gone: dict[ClaimKey, Claim] = {}  # begun or ended since; the target may have some
         self._missing: set[ClaimKey] = set()  # of these, what the target did not have at the last look
         self.taken_back = 0
 
@@ -33,7 +34,7 @@ class HandedOver:
 
     def clear(self) -> None:
         """Forget them: they are another incarnation's."""
-        self._claims.clear()
+        self._let_go(list(self._claims))
 
     def send(self, relay: str, claims: Sequence[Claim]) -> None:
         """Send these; if that cannot be done they are queued again, and it raises."""
@@ -52,8 +53,7 @@ class HandedOver:
         What is past its deadline to start is queued again for maintenance to fail; returns whether any is.
         """
         held = self._store.held(relay)
-        for key in self._claims.keys() - {(id, number) for id, number, _ in held}:
-            del self._claims[key]
+        self._let_go(self._claims.keys() - {(id, number) for id, number, _ in held})
         asked = {(id, number) for id, number, to_be_cancelled in held if to_be_cancelled}
         late = {key for key, claim in self._claims.items() if claim.deadline and claim.deadline <= now}
         if unwanted := {key: self._claims[key] for key in asked | late if key in self._claims}:
@@ -64,10 +64,14 @@ class HandedOver:
     def take_back_lost(self, relay: str, queues: Collection[str]) -> None:
         """Take back what the target has lost, or has given to somebody who died before the start.
 
-        Only after two looks: at the first one, somebody may just have taken it and be about to begin.
+        Only after two looks: at the first one, somebody may just have taken it and be about to begin. What
+        ended unbegun, because it was overdue, is removed from the target.
         """
         held = {(id, number) for id, number, _ in self._store.held(relay)}
-        missing = held - self._target.kept(queues)
+        kept = self._target.kept(queues)
+        self._remove([claim for key, claim in self._gone.items() if key in kept])
+        self._gone.clear()
+        missing = held - kept
         lost = sorted(missing & self._missing)
         self._missing = missing.difference(lost)
         if lost:
@@ -83,8 +87,14 @@ class HandedOver:
 
     def remove_all(self) -> None:
         """Forget them, here and in the target."""
-        self._remove(list(self._claims.values()))
+        self._remove([*self._claims.values(), *self._gone.values()])
         self._claims.clear()
+        self._gone.clear()
+
+    def _let_go(self, keys: Collection[ClaimKey]) -> None:
+        """These are not the relay's any more; whoever began one has taken it from the target."""
+        for key in keys:
+            self._gone[key] = msgspec.structs.replace(self._claims.pop(key), args_json="")  # may be large
 
     def _take_back(self, relay: str, keys: Sequence[ClaimKey]) -> int:
         """Release claims that nobody has begun; returns how many these are."""
@@ -95,6 +105,8 @@ class HandedOver:
         return len(keys) - len(begun)
 
     def _remove(self, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
         try:
             self._target.remove(claims)
         except TargetError as error:  # whoever takes one finds that it is not to be begun

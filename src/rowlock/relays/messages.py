@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from rowlock.errors import ConfigurationError, RowlockError
+from rowlock.errors import RowlockError
 from rowlock.job import Claim, ClaimKey
-from rowlock.options import CONSUMERS, check_name
 
 JOBS = "job"  # the source of a message about a job; that of a row is its consumer's queue, "consumer:NAME"
 _LARGEST, _LARGEST_CLAIM_OF_JOB = 2**63, 2**31  # as the databases have them
@@ -52,7 +51,7 @@ class Message(msgspec.Struct, frozen=True):
 
 def message_of(install: str, claim: Claim) -> Message:
     """The message about a claim."""
-    if claim.row:
+    if claim.row is not None:
         return Message(install, claim.queue, claim.unique_key or claim.row, claim.id, claim.claim)
     return Message(install, JOBS, str(claim.id), claim.id, claim.claim)
 
@@ -73,13 +72,3 @@ def received(install: str, arguments: Any) -> Message:
     if claim >= _LARGEST_CLAIM_OF_JOB:
         raise BadMessage(f"{claim} is no job's claim number")
     return Message(theirs, source, row, int(row[:19]), claim)
-
-
-def check_queue(name: str) -> str:
-    """A queue's name as it may be used with a target; raises for one that would be taken for a consumer's."""
-    if check_name("queue", name).startswith("consumer-"):
-        wanted = CONSUMERS + name.removeprefix("consumer-")
-        raise ConfigurationError(
-            f"queue={name!r}: a relay cannot tell it from the queue of a consumer; that would be {wanted!r}"
-        )
-    return name

@@ -15,10 +15,11 @@ import msgspec
 from rowlock.job import ClaimRequest, ExchangeResult, Outcome, Report
 from rowlock.monitoring import Minute
 from rowlock.relays.messages import Message
-from rowlock.stores.base import Store, Wake
+from rowlock.stores.base import Wake
 from rowlock.stores.bell_wake import BellWake
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.store import SqlStore
+from rowlock.workload import Workload
 
 log = logging.getLogger("rowlock.relay")
 
@@ -76,8 +77,10 @@ class Inbox:
 class ReceivingStore(SqlStore[Database]):
     """A store that claims nothing by itself: it begins the claims of which messages tell."""
 
-    def __init__(self, store: Store, inbox: Inbox, mailbox: Mailbox) -> None:
+    def __init__(self, workload: Workload, inbox: Inbox, mailbox: Mailbox) -> None:
+        store = workload.store
         super().__init__(store.database, store.source)
+        self._queues = () if workload.consumer else tuple(workload.queues)
         self._inbox = inbox
         self._mailbox = mailbox
         self._store = store
@@ -102,11 +105,12 @@ class ReceivingStore(SqlStore[Database]):
             if not (outcomes or reports or minutes):
                 return ExchangeResult()
             return self._store.exchange(worker, _put_off(outcomes), None, reports, minutes, now, resent)
-        starting = ClaimRequest(count=1, starts=(message.key,))
+        # By the database's word: whoever can write to Redis may put any id into any list.
+        starting = ClaimRequest(count=1, starts=(message.key,), queues=self._queues)
         got = self._store.exchange(worker, _put_off(outcomes), starting, reports, minutes, now, resent)
         self._inbox.done()
         if not got.claims:
-            log.info("%s is not to be begun any more: dropped", message.title)
+            log.info("%s is not to be begun here, or not any more: dropped", message.title)
             self._inbox.ring()  # the next message may be a good one: a dead relay leaves many that are not
         self._mailbox.settled(message, bool(got.claims))
         return got

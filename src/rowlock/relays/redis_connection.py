@@ -34,6 +34,8 @@ _CAUSES = (
     ("no permissions", "its user may not do that"),
 )
 
+_ESCAPES = "it cannot be read; in a password write / as %2F, @ as %40, ? as %3F and # as %23"
+
 
 def connect(url: str) -> redis.Redis:
     """A client for this URL; opens nothing yet."""
@@ -46,7 +48,10 @@ def connect(url: str) -> redis.Redis:
         )
     except (ValueError, redis.exceptions.RedisError) as error:
         name = "ROWLOCK_REDIS_URL" if os.environ.get("ROWLOCK_REDIS_URL") else "REDIS_URL"
-        raise ConfigurationError(f"{name}={without_password(url)!r}: {error}") from error
+        said = (
+            _ESCAPES if "@" in url and "Port" in str(error) else error
+        )  # which may show half of the password
+        raise ConfigurationError(f"{name}={without_password(url)!r}: {said}") from None
 
 
 def explained(error: Exception, where: str) -> TargetError:

@@ -13,22 +13,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from rq import Queue, SimpleWorker
 from rq.exceptions import DequeueTimeout
 from rq.serializers import JSONSerializer
 from rq.suspension import WORKERS_SUSPENDED
-from rq.utils import now, utcformat
+from rq.utils import utcformat
 from rq.worker_registration import register
 
 from rowlock.errors import RowlockError
 from rowlock.job import ClaimKey
-from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.messages import JOBS, BadMessage, Message, received
 from rowlock.relays.receiving import Inbox, ReceivingStore
 from rowlock.relays.redis_connection import ERRORS, SOCKET_TIMEOUT_SECONDS, check, explained
-from rowlock.relays.rq_target import FUNCTION, Names, check_version, forget, intermediate, texts
+from rowlock.relays.rq_target import FUNCTION, check_version, forget, intermediate, names_for, texts
 from rowlock.relays.workload import app_from_environment, target_queues, workload_for
 from rowlock.waiting import backoff
 from rowlock.worker.options import STOP_GRACE
@@ -60,11 +61,17 @@ class RowlockWorker(SimpleWorker):
     """
 
     def __init__(
-        self, queues: Any, *args: Any, ready: Callable[[], None] = lambda: None, **chosen: Any
+        self,
+        queues: Any,
+        *args: Any,
+        ready: Callable[[], None] = lambda: None,
+        outage: Outage | None = None,
+        **chosen: Any,
     ) -> None:
         chosen["serializer"] = JSONSerializer
         super().__init__(queues, *args, **chosen)
         self._ready = ready
+        self._outage = outage or Outage()
         self._inbox = Inbox()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,8 +137,9 @@ class RowlockWorker(SimpleWorker):
         """The worker that begins what is popped from the queues of this workload."""
         self._registry = workload.registry
         self._wanted_names = target_queues(workload)
-        self._rq_names = Names(workload.store.install_id())
-        store = ReceivingStore(workload.store, self._inbox, self)
+        self._source = self._wanted_names[0] if workload.consumer else JOBS
+        self._rq_names = names_for(workload)
+        store = ReceivingStore(workload, self._inbox, self)
         self._made = Worker(
             app,
             # Maintenance is the relay's: between a message and its start it would take longer than the rest.
@@ -194,12 +202,12 @@ class RowlockWorker(SimpleWorker):
                 self._forget()
                 if self._inbox.wanted.wait(_LOOK_SECONDS) and not self._ending.is_set():
                     self._pop_into_inbox()
-                if failures:
+                if failures and self._outage.ends():
                     log.info("Redis can be used again")
                 failures, self._usable = 0, True
             except ERRORS as error:
                 self._usable = False
-                if not failures:
+                if self._outage.is_new():
                     log.error("%s; runs go on without it", explained(error, self._address()))  # noqa: TRY400
                 failures += 1
                 self._ending.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
@@ -284,10 +292,7 @@ class RowlockWorker(SimpleWorker):
 
     def _is_from(self, message: Message, queue: Queue) -> bool:
         """Whether a message is about what this worker works on: jobs, or the rows of its consumer."""
-        mine = self._wanted_names[0] if self._wanted_names else ""
-        if mine.startswith(CONSUMERS):
-            return message.source == mine
-        return message.source == JOBS and queue.name.startswith(self._rq_names.prefix)
+        return message.source == self._source and queue.name.startswith(self._rq_names.prefix)
 
     def _put_back(self, queue: Queue, id: str) -> None:
         with self.connection.pipeline() as pipeline:
@@ -321,9 +326,8 @@ class RowlockWorker(SimpleWorker):
             listed = texts(cast("Any", self.connection.smembers(Queue.redis_queues_keys)))
             ours = (key.removeprefix(Queue.redis_queue_namespace_prefix) for key in listed)
             others = {name for name in ours if name.startswith(self._rq_names.prefix)}
-            consumers = self._rq_names.queue(CONSUMERS)
             names = {self._rq_names.queue(name) for name in known} | {
-                name for name in others if not name.startswith(consumers)
+                name for name in others if not name.startswith(self._rq_names.of_consumers)
             }
         if names != set(self.queue_names()):
             self.queues = [
@@ -340,9 +344,12 @@ class RowlockWorker(SimpleWorker):
         self._look_for_queues()
         if self.birth_date is None:
             self.register_birth()  # type: ignore[no-untyped-call]
+        now = datetime.now(
+            timezone.utc
+        )  # and not RQ's: one that is too old has none, and could not be told so
         record: dict[Any, Any] = {
-            "birth": utcformat(self.birth_date or now()),
-            "last_heartbeat": utcformat(now()),
+            "birth": utcformat(self.birth_date or now),
+            "last_heartbeat": utcformat(now),
             "queues": ",".join(self.queue_names()),
             "pid": os.getpid(),
             "hostname": self.hostname or "",

@@ -20,6 +20,7 @@ from rowlock.options import CONSUMERS
 from rowlock.relays.messages import JOBS, Message, message_of
 from rowlock.relays.redis_connection import check, explaining
 from rowlock.settings import without_password
+from rowlock.workload import Workload
 
 OLDEST = (2, 0)  # the oldest RQ with which the tests pass
 FUNCTION = "rowlock.relays.rq.run"  # the one name that every RQ job of ours has; never imported by it
@@ -39,15 +40,19 @@ def check_version(found: str = rq.__version__) -> None:
 class Names:
     """How the queues and jobs of one database are called in RQ: two may share a Redis."""
 
-    def __init__(self, install: str) -> None:
+    def __init__(self, install: str, of_rows: bool = False) -> None:
         self.install = install
+        self._of_rows = of_rows
         self.prefix = f"rowlock-{install}-"
+        self.of_consumers = f"{self.prefix}consumer-"
         self._id = re.compile(rf"rowlock-{re.escape(install)}-(?:job-([0-9]{{1,18}})|row)-([0-9]{{1,18}})")
 
     def queue(self, name: str) -> str:
-        """RQ's name of a rowlock queue, or of a consumer's."""
-        is_consumer = name.startswith(CONSUMERS)
-        return self.prefix + (f"consumer-{name.removeprefix(CONSUMERS)}" if is_consumer else name)
+        """RQ's name of a queue of jobs, or of a consumer's; no two have the same."""
+        if self._of_rows:
+            return self.of_consumers + name.removeprefix(CONSUMERS)
+        mark = "queue-" if name.startswith(("consumer-", "queue-")) else ""
+        return f"{self.prefix}{mark}{name}"
 
     def id(self, message: Message) -> str:
         """RQ's id of a claim."""
@@ -61,14 +66,19 @@ class Names:
         return None if found is None else (int(found[1] or found[2]), int(found[2]))
 
 
+def names_for(workload: Workload) -> Names:
+    """How what there is to do is called in RQ."""
+    return Names(workload.store.install_id(), of_rows=workload.consumer is not None)
+
+
 class RqTarget:
     """Sends claims to RQ's queues, one pipeline for each batch."""
 
     name = "RQ"
 
-    def __init__(self, connection: redis.Redis, install: str, where: str) -> None:
+    def __init__(self, connection: redis.Redis, names: Names, where: str) -> None:
         self._redis = connection
-        self._names = Names(install)
+        self._names = names
         self._where = without_password(where)
         self._left: dict[str, set[Id]] = {}  # by queue: ids that were popped before the last look
 

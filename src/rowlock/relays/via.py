@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rowlock.options import CONSUMERS
+from rowlock.outage import Outage
 from rowlock.relays.base import Relay
-from rowlock.relays.messages import check_queue
 from rowlock.relays.redis_connection import check, connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import RqTarget, check_version
+from rowlock.relays.rq_target import RqTarget, check_version, names_for
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 
@@ -33,10 +33,10 @@ class ViaRq:
     ) -> None:
         url = app.settings.redis_url
         workload = workload_for(app, names)
-        install = app.store.install_id()
-        target = RqTarget(connect(url), install, url)
-        self.relay = Relay(app, workload, target, strategy=strategy)
-        self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay)
+        target = RqTarget(connect(url), names_for(workload), url)
+        outage = Outage()  # of Redis, which both would notice
+        self.relay = Relay(app, workload, target, strategy=strategy, outage=outage)
+        self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay, outage=outage)
         self.worker: Worker = self._receiver.worker_for(app, workload, grace=grace, worker_id=worker_id)
 
     def _start_relay(self) -> None:
@@ -58,17 +58,18 @@ class Relays:
     def __init__(self, app: Any, names: Sequence[str], *, strategy: str = "PRIORITY") -> None:
         url = app.settings.redis_url
         app.load_tasks()
-        jobs = [check_queue(name) for name in names if not name.startswith(CONSUMERS)]
+        jobs = [name for name in names if not name.startswith(CONSUMERS)]
         consumers = [name for name in names if name.startswith(CONSUMERS)]
         if not names:
             consumers = [CONSUMERS + name for name in sorted(app.consumers)]
         sources = [[name] for name in consumers] + ([jobs] if jobs or (app.tasks and not names) else [])
         self.relays = []
+        outage = Outage()
         for source in sources or [[]]:
             workload = workload_for(app, source)
-            target = RqTarget(connect(url), app.store.install_id(), url)
+            target = RqTarget(connect(url), names_for(workload), url)
             order = "FIFO" if workload.consumer else strategy
-            self.relays.append(Relay(app, workload, target, strategy=order))
+            self.relays.append(Relay(app, workload, target, strategy=order, outage=outage))
 
     def run(self, until_empty: bool = False) -> None:
         """Relay until told to stop, until nothing is due or running, or until one of them fails."""

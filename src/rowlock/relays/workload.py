@@ -14,8 +14,7 @@ from typing import Any
 
 from rowlock.consumers.source import ConsumerSource
 from rowlock.errors import ConfigurationError
-from rowlock.options import CONSUMERS
-from rowlock.relays.messages import check_queue
+from rowlock.options import CONSUMERS, check_name
 from rowlock.stores.base import Store
 from rowlock.workload import App, Workload
 
@@ -47,7 +46,7 @@ def workload_for(app: App, names: Sequence[str]) -> Workload:
     """What there is to do in these queues: jobs, or the rows of one consumer."""
     app.load_tasks()
     if not any(name.startswith(CONSUMERS) for name in names):
-        workload = app.workload([check_queue(name) for name in names])
+        workload = app.workload([check_name("queue", name) for name in names])
     elif len(names) > 1:
         raise ConfigurationError(
             f"{', '.join(names)}: one worker takes jobs of several queues, or rows of one consumer"

@@ -66,7 +66,7 @@ class Claimer:
 
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
-        self.backoff = StoreBackoff(in_callers_thread)
+        self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
         self.closed = False  # no runner has to make an exchange any more
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._look_at = 0.0

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # `import rowlock` stays light: it brings the pools, and thes
 log = logging.getLogger("rowlock.heartbeat")
 
 _TICK_SECONDS = 0.5
+_BEATS = "beats"  # what is said of an outage here
 
 
 class Heartbeat:
@@ -154,12 +155,14 @@ class Heartbeat:
                 if self._reports is not None:
                     self._reports.run_once(self._id)
         except StoreError as error:
-            if not self._failing:
+            if self._store.database.outage.is_new(_BEATS):
                 log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
             self._failing = True
         except Exception:  # a heartbeat that stops would cost the worker all of its claims
             log.exception("the heartbeat goes on after an error")
         else:
+            if self._failing:
+                self._store.database.outage.ends(_BEATS)
             self._failing = False
 
     def _beat(self, moment: float) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
-from rowlock.errors import StoreBusy, StoreError
+from rowlock.errors import StoreBusy, StoreError, StoreUnreachable
+from rowlock.outage import Outage
 from rowlock.waiting import backoff
 
 log = logging.getLogger("rowlock.worker")
@@ -15,12 +16,13 @@ LONGEST_HELD_SECONDS = 10.0
 
 
 class StoreBackoff:
-    """Failed attempts in a row, and which errors were logged."""
+    """Failed attempts in a row."""
 
-    def __init__(self, in_callers_thread: bool = False) -> None:
+    def __init__(self, outage: Outage, in_callers_thread: bool = False) -> None:
+        self._outage = outage
+        outage.ends()  # whoever spoke of the last one may have ended before it was over
         self._in_callers_thread = in_callers_thread  # of `run()`: nothing else happens there until it returns
         self.failing = 0
-        self._said: set[str] = set()
         self._held: object = None
         self._held_since = 0.0
 
@@ -34,9 +36,9 @@ class StoreBackoff:
     def failed(self, error: StoreError, is_registered: bool = True) -> float:
         """The store could not be used; returns how many seconds to wait."""
         self._refuse_to_wait_for_caller(error, is_registered)
-        if str(error) not in self._said:  # once for each cause
+        # Once for each cause; a server that goes away is told by each connection in other words.
+        if self._outage.is_new("unreachable" if isinstance(error, StoreUnreachable) else str(error)):
             log.error("the store cannot be used, the worker keeps what it has and goes on trying: %s", error)
-        self._said.add(str(error))
         self.failing += 1
         return backoff(self.failing, FIRST_SECONDS, MOST_SECONDS)
 
@@ -56,7 +58,6 @@ class StoreBackoff:
 
     def succeeded(self) -> None:
         """The store answered."""
-        if self.failing:
+        if self.failing and self._outage.ends():
             log.info("the store can be used again")
-            self._said.clear()
         self.failing, self._held = 0, None

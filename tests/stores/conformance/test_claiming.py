@@ -17,6 +17,7 @@ def priorities(store: Store, *levels: int) -> list[int]:
     return [one.id for one in store.insert([new(priority=level) for level in levels])]
 
 
+@pytest.mark.file_mode
 def test_a_claim_takes_the_job_and_raises_its_claim_number(store: Store) -> None:
     who = worker(store)
     (id,) = add(store, task="resize", args='{"a":1}', unique_key="k", unique_until="finished")
@@ -111,6 +112,7 @@ def test_a_queues_own_strategy_overrides_the_workers(store: Store) -> None:
     assert take(store, who, strategy="FIFO")[0].id == first
 
 
+@pytest.mark.file_mode
 def test_a_released_job_keeps_its_position_and_a_retried_one_gets_a_new_one(store: Store) -> None:
     who = worker(store)
     first, second, third = add(store, 3)
@@ -142,6 +144,7 @@ def test_a_job_past_its_deadline_is_failed_and_not_handed_out(store: Store) -> N
     assert events(store, stale) == ["expired"]
 
 
+@pytest.mark.file_mode
 def test_a_worker_that_was_declared_dead_cannot_claim(store: Store) -> None:
     who = worker(store)
     add(store)
@@ -153,6 +156,7 @@ def test_a_worker_that_was_declared_dead_cannot_claim(store: Store) -> None:
     assert state(store, 1) == "queued"
 
 
+@pytest.mark.file_mode
 def test_an_exchange_writes_outcomes_and_claims_together(store: Store) -> None:
     who = worker(store)
     add(store, 2)

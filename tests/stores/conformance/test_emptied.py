@@ -16,6 +16,7 @@ from rowlock.stores.sql.statements import qualified
 SAID = r"rowlock_meta is empty.*\?schema=rowlock"
 
 
+@pytest.mark.file_mode
 def test_tables_that_somebody_emptied_are_named_with_what_helps(new_url: str) -> None:
     app = Rowlock(new_url)
     opened = app.store

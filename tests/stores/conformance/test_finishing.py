@@ -18,6 +18,7 @@ def claim(store: Store) -> Claim:
     return take(store, who, now=NOW)[0]
 
 
+@pytest.mark.file_mode
 def test_a_completed_job_keeps_its_result_and_writes_no_history(store: Store, claim: Claim) -> None:
     assert end(store, claim, result='{"masks":12}', now=NOW + 3)
     found = job(store, claim.id)
@@ -26,6 +27,7 @@ def test_a_completed_job_keeps_its_result_and_writes_no_history(store: Store, cl
     assert store.history(claim.id) == []
 
 
+@pytest.mark.file_mode
 def test_a_retry_waits_as_scheduled_and_is_charged(store: Store, claim: Claim) -> None:
     assert end(
         store, claim, Ending.RETRY, delay=30.0, charge=1, error="boom", error_kind="exception", now=NOW
@@ -52,6 +54,7 @@ def test_a_completion_after_a_retry_is_told_in_the_history(store: Store, claim: 
     assert job(store, claim.id).error is None
 
 
+@pytest.mark.file_mode
 def test_a_failure_keeps_its_reason(store: Store, claim: Claim) -> None:
     end(store, claim, Ending.FAILED, charge=1, error="it broke", error_kind="exception")
     found = job(store, claim.id)
@@ -69,6 +72,7 @@ def test_a_release_is_free_and_immediate_and_with_a_delay_it_waits(store: Store,
     assert found.run_at.timestamp() == NOW + 15
 
 
+@pytest.mark.file_mode
 @pytest.mark.parametrize("ending", list(Ending))
 def test_a_stale_claim_number_is_refused_and_changes_nothing(
     store: Store, claim: Claim, ending: Ending
@@ -89,6 +93,7 @@ def test_a_job_that_is_not_running_cannot_be_finished(store: Store, claim: Claim
     assert job(store, claim.id) == before
 
 
+@pytest.mark.file_mode
 def test_a_batch_says_which_of_its_outcomes_came_too_late(store: Store) -> None:
     who = worker(store)
     add(store, 3)
@@ -158,6 +163,7 @@ def test_progress_and_lines_are_kept_with_the_job(store: Store, claim: Claim) ->
     assert [(line.message, line.fields) for line in store.logs(claim.id)] == [("one", {"x": 1}), ("two", {})]
 
 
+@pytest.mark.file_mode
 def test_reports_of_a_lost_claim_are_refused(store: Store, claim: Claim) -> None:
     end(store, claim, Ending.RELEASED)
     take(store, claim.claimed_by)

@@ -26,8 +26,10 @@ def handed_over(
     return take(store, relay, count, now, hand_over=True, **want)
 
 
-def begun(store: Store, who: str, claim: Claim, now: float | None = None) -> list[Claim]:
-    request = ClaimRequest(count=1, starts=((claim.id, claim.claim),))
+def begun(
+    store: Store, who: str, claim: Claim, now: float | None = None, queues: tuple[str, ...] = ()
+) -> list[Claim]:
+    request = ClaimRequest(count=1, starts=((claim.id, claim.claim),), queues=queues)
     return store.exchange(who, request=request, now=now).claims
 
 
@@ -94,6 +96,15 @@ def test_a_start_with_an_old_claim_number_is_refused(store: Store) -> None:
     worker(store, "rq")
     assert not begun(store, "rq", old)
     assert begun(store, "rq", new)
+
+
+def test_a_claim_of_another_queue_than_those_named_is_not_begun(store: Store) -> None:
+    (id,) = add(store, queue="gpu")
+    (claim,) = handed_over(store, worker(store, "relay"))
+    worker(store, "rq")
+    assert not begun(store, "rq", claim, queues=("default", "mail"))
+    assert (job(store, id).claimed_by, job(store, id).started_at) == ("relay", None)
+    assert begun(store, "rq", claim, queues=("default", "gpu"))
 
 
 def test_an_ordinary_claim_cannot_be_begun_by_another(store: Store) -> None:

@@ -18,6 +18,7 @@ def test_ids_grow_in_the_order_of_the_batch(store: Store) -> None:
     assert max(first) < min(second)
 
 
+@pytest.mark.file_mode
 def test_a_job_is_read_back_as_it_was_written(store: Store) -> None:
     (id,) = add(
         store,
@@ -65,6 +66,7 @@ def test_expiry_counts_from_when_the_job_is_due(store: Store) -> None:
     assert expires_at is not None and expires_at.timestamp() == NOW + 110
 
 
+@pytest.mark.file_mode
 @pytest.mark.parametrize("until", ["finished", "claimed"])
 def test_a_second_job_with_the_key_of_a_waiting_one_is_that_one(store: Store, until: str) -> None:
     keyed = new(unique_key="k", unique_until=until)
@@ -73,6 +75,7 @@ def test_a_second_job_with_the_key_of_a_waiting_one_is_that_one(store: Store, un
     assert first.is_new and not second.is_new and second.id == first.id
 
 
+@pytest.mark.file_mode
 def test_a_key_counts_per_task_and_within_one_batch(store: Store) -> None:
     keyed, other = (new(task=task, unique_key="k", unique_until="finished") for task in ("a", "b"))
     inserted = store.insert([keyed, other, keyed])
@@ -80,6 +83,7 @@ def test_a_key_counts_per_task_and_within_one_batch(store: Store) -> None:
     assert inserted[2].id == inserted[0].id != inserted[1].id
 
 
+@pytest.mark.file_mode
 def test_an_unfinished_key_holds_while_running_and_a_queued_one_does_not(store: Store) -> None:
     who = worker(store)
     for until, is_new in (("finished", False), ("claimed", True)):
@@ -89,6 +93,7 @@ def test_an_unfinished_key_holds_while_running_and_a_queued_one_does_not(store: 
         assert store.insert([keyed])[0].is_new is is_new
 
 
+@pytest.mark.file_mode
 @pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED])
 def test_a_finished_job_frees_its_key(store: Store, ending: Ending) -> None:
     who = worker(store)
@@ -112,6 +117,7 @@ def test_a_job_that_comes_back_never_clashes_with_the_next_of_its_key(store: Sto
     assert state(store, claim.id) in ("scheduled", "queued")
 
 
+@pytest.mark.file_mode
 def test_an_operators_retry_respects_the_key(store: Store) -> None:
     who = worker(store)
     keyed = new(unique_key="k", unique_until="finished")
@@ -123,6 +129,7 @@ def test_an_operators_retry_respects_the_key(store: Store) -> None:
     assert state(store, first.id) == "failed"
 
 
+@pytest.mark.file_mode
 def test_a_batch_is_written_whole_or_not_at_all(store: Store) -> None:
     bad = new(task=None)  # type: ignore[arg-type]
     with pytest.raises(Exception, match=r"NOT NULL|null"):

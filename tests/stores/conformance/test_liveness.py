@@ -21,6 +21,7 @@ def rescue(store: Store, now: float | None = None) -> list[str]:
     return store.rescue(rescuer, careful_age=20, now=moment).workers
 
 
+@pytest.mark.file_mode
 def test_a_living_workers_claims_are_left_alone(store: Store) -> None:
     who = worker(store)
     (id,) = add(store)
@@ -31,6 +32,7 @@ def test_a_living_workers_claims_are_left_alone(store: Store) -> None:
     assert state(store, id) == "running"
 
 
+@pytest.mark.file_mode
 def test_a_silent_workers_job_goes_back_into_its_old_position_free_of_charge(store: Store) -> None:
     who = worker(store)
     first, second = add(store, 2)
@@ -126,6 +128,7 @@ def test_a_job_that_kills_its_workers_dies_as_often_as_its_budget(store: Store, 
     assert (deaths, state(store, poison)) == (budget, "failed")
 
 
+@pytest.mark.file_mode
 def test_a_rescued_job_ignores_its_old_worker(store: Store) -> None:
     who = worker(store)
     add(store)
@@ -295,6 +298,7 @@ def test_each_worker_has_its_own_lease(store: Store) -> None:
     assert rescue(store, now=late(2)) == [short]
 
 
+@pytest.mark.file_mode
 def test_a_worker_that_retires_gives_its_claims_back_free_of_charge(store: Store) -> None:
     who = worker(store)
     (id,) = add(store)

@@ -18,6 +18,7 @@ DAY = 86_400.0
 WEEK = Retention(completed=7 * DAY, failed=30 * DAY)
 
 
+@pytest.mark.file_mode
 def test_due_jobs_are_promoted_and_the_others_wait(store: Store) -> None:
     (soon,) = add(store, delay=10.0, now=NOW)
     (later,) = add(store, delay=20.0, now=NOW)
@@ -42,6 +43,7 @@ def test_a_clock_that_jumps_back_runs_nothing_early_twice_or_never(store: Store)
     assert take(store, who, now=NOW) == []
 
 
+@pytest.mark.file_mode
 def test_waiting_jobs_expire_and_running_ones_do_not(store: Store) -> None:
     who = worker(store)
     (running,) = add(store, expires=5.0, now=NOW)
@@ -210,6 +212,7 @@ def test_one_round_of_maintenance_does_all_of_it_and_says_when_the_next_is_neede
     assert maintenance.run_once(me, now=NOW + 101).promoted == 0
 
 
+@pytest.mark.file_mode
 def test_cancel_ends_a_waiting_job_at_once(store: Store) -> None:
     (queued,) = add(store)
     (scheduled,) = add(store, delay=60.0)
@@ -229,6 +232,7 @@ def test_cancel_leaves_a_finished_job_as_it_is(store: Store) -> None:
     assert job(store, claim.id) == before
 
 
+@pytest.mark.file_mode
 @pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED])
 def test_an_operators_retry_starts_a_finished_job_over(store: Store, ending: Ending) -> None:
     who = worker(store)

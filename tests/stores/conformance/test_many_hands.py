@@ -41,6 +41,7 @@ def test_processes_share_a_queue_without_a_clash(url: str) -> None:
     store.close()
 
 
+@pytest.mark.file_mode
 def test_processes_that_create_the_queue_at_the_same_moment_agree(new_url: str) -> None:
     drain_in_processes(new_url, ["p0", "p1", "p2", "p3"])
     store = store_for(new_url)

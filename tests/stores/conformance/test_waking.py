@@ -6,6 +6,8 @@ import queue
 import threading
 import uuid
 
+import pytest
+
 from rowlock.stores.base import Bell, Store, Wake
 from tests.eventually import eventually
 from tests.stores.steps import add, take, worker
@@ -26,6 +28,7 @@ def asleep(store: Store, who: str) -> tuple[Wake, Bell]:
     return wake, bell
 
 
+@pytest.mark.file_mode
 def test_a_sleeper_hears_of_a_job_that_somebody_else_enqueues(store: Store) -> None:
     who = worker(store, f"sleeper {uuid.uuid4()}")  # others are told by their names in the same database
     wake, bell = asleep(store, who)

@@ -161,6 +161,17 @@ def test_a_row_of_yesterday_is_not_too_old_for_a_deadline_of_days(app: Rowlock, 
     assert tally.completed == 1 and rows(db) == [("long ago", "failed"), ("yesterday", "completed")]
 
 
+def test_a_column_that_two_options_name_is_written_once(app: Rowlock, db: Any) -> None:
+    submit(db, "left", "new")
+    db.execute("UPDATE jobs SET status = 'running', updated_at = TIMESTAMP '2020-01-01' WHERE video = 'left'")
+    at = {"started_at": "updated_at", "updated_at": "updated_at"}
+    app.consumer("process", table="jobs", key="job_id", status=Status("status", **at, stale_after=60))(
+        lambda row: None
+    )
+    app.consume("process", until_empty=True)
+    assert {status for (status,) in rows(db, "status")} == {"completed"}
+
+
 def test_a_worker_that_begins_with_a_rescue_gives_back_the_rows_of_a_dead_one(tmp_path: Path) -> None:
     for is_silent in (True, False):  # as two processes, one after the other
         app = Rowlock(f"duckdb:///{tmp_path}/own.duckdb", busy_timeout=2.0)

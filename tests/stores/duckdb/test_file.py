@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import duckdb
 import pytest
+import sqlalchemy
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -132,6 +134,20 @@ def test_an_engine_without_a_pool_gives_everybody_a_turn(app: Rowlock, path: str
         assert session.execute(text("SELECT count(*) FROM videos")).scalar() == 1
     with create_engine(f"duckdb:///{path}").connect() as connection:  # its URL does as well
         assert connection.execute(text("SELECT count(*) FROM videos")).scalar() == 1
+
+
+def test_a_pooled_engine_in_the_same_process_is_refused_with_the_cure(app: Rowlock, path: str) -> None:
+    app.store.open()
+    pooled = sqlalchemy.create_engine(f"duckdb:///{path}")
+    with pooled.connect(), pytest.raises(StoreUnusable, match=r"rowlock\.duckdb\.create_engine\(path\)"):
+        app.depth()
+    pooled.dispose()
+
+
+def test_an_engine_that_takes_turns_is_not_for_owner_mode(path: str) -> None:
+    url = re.escape(f'Rowlock("duckdb:///{path}")')
+    with pytest.raises(ConfigurationError, match=f"Give the app the URL, {url}"):
+        Rowlock(engine=create_engine(path))
 
 
 def test_what_cannot_take_turns_is_refused(app: Rowlock, path: str, tmp_path: Path) -> None:
@@ -324,6 +340,27 @@ def test_the_doctor_names_the_mode_the_cost_of_a_turn_and_long_turns(app: Rowloc
             file.write(" ".join(map(str, record)).encode().ljust(200))
         found = {one.check: one for one in doctor(app.store)}
         assert ("for 90 s" in found["turns"].message) is told
+
+
+def test_the_doctor_finds_a_file_that_its_own_process_keeps_open(app: Rowlock, path: str) -> None:
+    app.store.open()
+    with duckdb.connect(path) as kept:
+        (mode,) = [one for one in doctor(app.store) if one.check == "mode"]
+        assert mode.level == "error" and f"this process ({os.getpid()}) has the file open" in mode.message
+        assert "rowlock.duckdb.create_engine(path)" in mode.advice
+        attached = kept.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchall()
+        assert attached == [(1,)]  # it leaves nothing behind
+    (mode,) = [one for one in doctor(app.store) if one.check == "mode"]
+    assert "nobody has the file in between" in mode.message
+
+
+def test_the_doctor_names_a_turn_that_does_not_end(app: Rowlock, path: str) -> None:
+    app.store.open()
+    other = FileLock(path)
+    assert other.acquire(PATIENT)
+    (found,) = doctor(Rowlock(f"duckdb:///{path}", busy_timeout=0.1).store)
+    other.release()
+    assert (found.check, found.level) == ("opens", "error") and "has its turn with" in found.message
 
 
 # -- forks ---------------------------------------------------------------------------------------

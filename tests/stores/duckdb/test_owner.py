@@ -234,6 +234,28 @@ def test_a_worker_that_dies_in_the_background_is_loud(path: str, caplog: pytest.
     assert any(one.levelname == "CRITICAL" and "stopped on" in one.message for one in caplog.records)
 
 
+DIES = """
+import sys, duckdb
+from rowlock import Rowlock
+connection = duckdb.connect(sys.argv[1])
+worker = Rowlock(connection=connection).worker(concurrency=1)
+connection.close()
+try:
+    with worker.background():
+        pass
+except Exception:
+    sys.exit(3)
+"""
+
+
+def test_a_dead_worker_is_on_stderr_where_nobody_has_set_up_a_log(path: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, path], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert "in the background stopped on an error" in done.stderr and "StoreClosed" in done.stderr
+
+
 # What 1.5 says of a file that 2.0 made; `make matrix` has both.
 NEWER = (
     "IO Error: Trying to read a database file with version number 69, but we can only read versions "

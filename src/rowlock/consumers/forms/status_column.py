@@ -35,8 +35,8 @@ class Status(msgspec.Struct, frozen=True):
     are named: `started_at`, `finished_at`, `updated_at`, `claimed_by` (a worker's id), `attempts`, `result`
     (JSON), and `progress` (in percent) or `progress_done` (as `ctx.progress` was given it). `max_attempts` is
     read for each row. `time_format` is how SQLite's `strftime` writes times. Rows that somebody else left
-    `running` are due again `stale_after` seconds after `started_at`; rows that nobody has begun `deadline`
-    seconds after `created_at` fail.
+    `running` are due again `stale_after` seconds after `started_at` (without one, `updated_at`); rows that
+    nobody has begun `deadline` seconds after `created_at` fail.
     """
 
     column: str
@@ -75,10 +75,18 @@ class Status(msgspec.Struct, frozen=True):
             not isinstance(self.time_format, str) or set(self.time_format) & _REFUSED
         ):
             raise ConfigurationError(f"Status: time_format={self.time_format!r} must be text for strftime")
-        for name, needs in (("stale_after", "started_at"), ("deadline", "created_at")):
+        for name, since, needs in (
+            ("stale_after", self.running_since, "started_at=... or updated_at=..."),
+            ("deadline", self.created_at, "created_at=..."),
+        ):
             check_seconds(f"Status {name}", getattr(self, name))
-            if getattr(self, name) is not None and getattr(self, needs) is None:
-                raise ConfigurationError(f"Status: {name} needs {needs}=..., the column that it counts from")
+            if getattr(self, name) is not None and since is None:
+                raise ConfigurationError(f"Status: {name} needs {needs}, the column that it counts from")
+
+    @property
+    def running_since(self) -> str | None:
+        """The column from which `stale_after` counts."""
+        return self.started_at or self.updated_at
 
 
 class StatusForm(Form):
@@ -126,13 +134,14 @@ class StatusForm(Form):
             ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word", "now_due")
         ]
         shown, handing_over, starting = [], [], []
-        if status.started_at:
+        # A column that is `updated_at` as well is written once, as that.
+        if status.started_at and status.started_at != status.updated_at:
             taking.append(f"«started_at» = {stamp(status.started_at)[0]}")
             handing_over.append("«started_at» = NULL")
             starting.append(f"«started_at» = {stamp(status.started_at)[0]}")
             giving_back.append("«started_at» = NULL")
             clearing.append("«started_at» = NULL")
-        if status.finished_at:
+        if status.finished_at and status.finished_at != status.updated_at:
             taking.append("«finished_at» = NULL")
             clearing.append("«finished_at» = NULL")
             marking.append(f"«finished_at» = {stamp(status.finished_at)[0]}")
@@ -152,11 +161,12 @@ class StatusForm(Form):
         if status.result:
             marking.append(f"«result» = coalesce({table.json_value(status.result, ':result')}, «result»)")
         if status.progress:
+            percent = table.number(status.progress, ":percent")
             taking.append("«progress» = 0")
-            marking.append("«progress» = coalesce(:percent, «progress»)")
-            shown.append("«progress» = :percent")
+            marking.append(f"«progress» = coalesce({percent}, «progress»)")
+            shown.append(f"«progress» = {percent}")
         if status.progress_done:
-            shown.append("«progress_done» = :done")
+            shown.append(f"«progress_done» = {table.number(status.progress_done, ':done')}")
         if status.updated_at:
             for changes in (taking, handing_over, starting, giving_back, marking, clearing, shown):
                 changes.append(f"«updated_at» = {stamp(status.updated_at)[0]}")
@@ -176,7 +186,7 @@ class StatusForm(Form):
             "row_attempts": "coalesce(«attempts», 0)" if status.attempts else "failures",
             "row_max_attempts": "«max_attempts»" if status.max_attempts else "NULL",
             "held_budget": _BUDGET if status.max_attempts else "NULL",
-            "stale": stamp(status.started_at)[1] if status.started_at and status.stale_after else "false",
+            "stale": stamp(since)[1] if (since := status.running_since) and status.stale_after else "false",
             "too_old": stamp(status.created_at)[1] if status.created_at and status.deadline else "false",
         }
 
@@ -187,7 +197,7 @@ class StatusForm(Form):
     def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
         if self.stale_after is None:
             return []
-        return [(f"rowlock_{consumer}_running", str(self.status.started_at), "running_condition")]
+        return [(f"rowlock_{consumer}_running", str(self.status.running_since), "running_condition")]
 
     def always(self) -> dict[str, Any]:
         return {"running_word": self.status.running, "due_word": self.status.due}

@@ -66,6 +66,10 @@ class Access(Protocol):
         """What it takes to get a connection and give it back, without waiting for others."""
         ...
 
+    def holder(self) -> int | None:
+        """The process that has the file open for good, as far as this one can know."""
+        ...
+
     def long_turn(self) -> tuple[float, float]:
         """How many seconds the longest turn of late was, and how long ago it ended."""
         ...
@@ -305,7 +309,7 @@ class DuckdbDatabase(Database):
         return {
             "address": self.access.shown,
             "mode": self.access.mode,
-            "holder": os.getpid(),
+            "holder": self.access.holder(),
             "turn_seconds": self.access.turn_seconds(),
             "long_turn": self.access.long_turn(),
             "clashes": self.clashes,

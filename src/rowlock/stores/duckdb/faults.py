@@ -25,12 +25,13 @@ class Clash(StoreBusy):
 
 
 class FileHeld(StoreBusy):
-    """Another process has the file open."""
+    """Another process has the file open: who, for people, and what to do about it."""
 
-    def __init__(self, message: str, who: str, pid: int | None) -> None:
-        super().__init__(message)
-        self.who = who  # for people
-        self.pid = pid
+    def __init__(self, said: str, cure: str, who: str) -> None:
+        super().__init__(f"{said}: {cure}")
+        self.said = said
+        self.cure = cure
+        self.who = who
 
 
 def explain(error: duckdb.Error, path: str) -> StoreError:
@@ -55,7 +56,8 @@ def explain(error: duckdb.Error, path: str) -> StoreError:
     if "different configuration" in lowered:
         return StoreUnusable(
             f"this process has {path} open already, with other settings: give the app what has it open, "
-            f"Rowlock(engine=...) or Rowlock(connection=...) (DuckDB: {text})"
+            "Rowlock(engine=...) or Rowlock(connection=...); or let that take turns, as an engine of "
+            f"rowlock.duckdb.create_engine(path) does (DuckDB: {text})"
         )
     if "already closed" in lowered:
         return StoreUnusable(f"the connection to {path} is closed (DuckDB: {text})")
@@ -76,10 +78,9 @@ def _held(text: str, path: str) -> FileHeld:
     found = _HELD.search(text)
     who = f"process {found[2]} ({found[1]})" if found else "another process"
     return FileHeld(
-        f"{path} is open in {who}, and DuckDB lets one process open a file at a time: end that program, or "
-        "run this inside it with Rowlock(engine=...)",
+        f"{path} is open in {who}, and DuckDB lets one process open a file at a time",
+        "end that program, or run this inside it with Rowlock(engine=...)",
         who,
-        int(found[2]) if found else None,
     )
 
 

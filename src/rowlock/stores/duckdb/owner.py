@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from rowlock.errors import ConfigurationError, StoreClosed, StoreUnusable
 from rowlock.stores import base
+from rowlock.stores.duckdb.turns import TAKES_TURNS
 from rowlock.stores.duckdb.wake import look_at
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ _IN_CHILD = (
 )
 _FORKED = "{path} was opened by process {owner}, of which this is a fork: give the queue a process of its own"
 _NO_FILE = "the {what} is to a DuckDB in memory; a queue has to outlive its process: use a file"
+_TAKES_TURNS = (
+    "this engine is of rowlock.duckdb.create_engine: it takes turns with {path}, and an app that has it "
+    'would keep the turn. Give the app the URL, Rowlock("duckdb:///{path}"), and use the engine beside it'
+)
 
 
 class Owner:
@@ -64,6 +69,10 @@ class Owner:
         began = time.monotonic()
         with self.borrowed():
             return time.monotonic() - began
+
+    def holder(self) -> int:
+        """This process."""
+        return os.getpid()
 
     def long_turn(self) -> tuple[float, float]:
         """Nobody waits for a turn here."""
@@ -130,6 +139,8 @@ class EngineOwner(Owner):
         path = engine.url.database or ""
         if path in ("", ":memory:"):
             raise ConfigurationError(_NO_FILE.format(what="engine"))
+        if engine.get_execution_options().get(TAKES_TURNS):
+            raise ConfigurationError(_TAKES_TURNS.format(path=path))
         super().__init__(os.path.abspath(os.path.join(home, path)), path)
         self._engine = engine
         self._lock = threading.Lock()

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     import duckdb
 
+TAKES_TURNS = "rowlock_takes_turns"  # the execution option of an engine whose connections do
 JOINED_FOR = 0.5  # seconds of a turn in which other threads of the process may join it
 _FORKED = (
     "this process was forked while process {parent} had its turn with {path}, and cannot use that file: fork "
     "outside of turns, or start a new process (multiprocessing's `spawn`)"
 )
+_MARK = "rowlock_mark"
 _TRY_OPEN_EVERY = 0.02  # seconds, while a process that takes no turns has the file open
 
 
@@ -255,11 +257,10 @@ class LentConnection:
 def _never_gives_a_turn(held: FileHeld, shown: str, seconds: float) -> FileHeld:
     return FileHeld(
         f"{shown} is open in {held.who}, which gave no turn in {seconds:.1f} s; DuckDB lets one process "
-        "open a file at a time. End that program, run this inside it with Rowlock(engine=...), or let it "
-        "take turns: with rowlock.duckdb.create_engine(path), an engine without a pool, or `with "
-        "app.connection() as con:`",
+        "open a file at a time",
+        "end that program, run this inside it with Rowlock(engine=...), or let it take turns, with "
+        "rowlock.duckdb.create_engine(path), an engine without a pool, or `with app.connection() as con:`",
         held.who,
-        held.pid,
     )
 
 
@@ -342,6 +343,21 @@ class Turns:
         with self.borrowed():
             pass
         return self.turn.seconds
+
+    def holder(self) -> int | None:
+        """This process, if it has the file open outside of turns, too; else nobody has.
+
+        DuckDB opens a file once per process: what is attached in one turn is there in the next if somebody
+        has kept the file open in between.
+        """
+        with self.borrowed() as connection:
+            connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_MARK}")
+            turns = self.turn.turns
+        with self.borrowed() as connection:
+            looked = "SELECT 1 FROM duckdb_databases() WHERE database_name = ?"
+            is_kept = bool(connection.execute(looked, [_MARK]).fetchall()) and self.turn.turns > turns
+            connection.execute(f"DETACH DATABASE IF EXISTS {_MARK}")
+        return os.getpid() if is_kept else None
 
     def long_turn(self) -> tuple[float, float]:
         """How many seconds the longest turn of late was, and how long ago it ended."""

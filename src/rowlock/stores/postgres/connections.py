@@ -14,21 +14,17 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from struct import Struct
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 import psycopg.conninfo
-from psycopg.adapt import Loader
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
-from psycopg.types.string import TextBinaryLoader
 
 from rowlock.errors import StoreBusy
+from rowlock.stores.postgres import loaders
 
 T = TypeVar("T")
-_MICROSECONDS = Struct("!q")
-_EPOCH_2000 = 946_684_800
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
 _STAMP = (
     "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text, "
@@ -92,15 +88,6 @@ class Connection(psycopg.Connection[TupleRow]):
             )
 
 
-class _Seconds(Loader):
-    """Times as Unix seconds, as the rest of rowlock has them."""
-
-    format = Format.BINARY
-
-    def load(self, data: Any) -> float:
-        return float(_MICROSECONDS.unpack(data)[0] / 1e6 + _EPOCH_2000)
-
-
 class Stamp(NamedTuple):
     """A transaction's number, since when the server runs that gave it, and when that was."""
 
@@ -130,8 +117,7 @@ class Link:
         self.prepared: set[bytes] = set()  # without a cursor, see `prepared.py`
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
-        self.cursor.adapters.register_loader("timestamptz", _Seconds)
-        self.cursor.adapters.register_loader("json", TextBinaryLoader)
+        loaders.register(self.cursor)
 
     @property
     def name(self) -> str:

@@ -113,7 +113,8 @@ class FusedExchange:
         values = {"worker": asked.worker, **done}
         if request.starts:
             ((job, claim),) = request.starts
-            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **values}
+            chosen = {"all": int(not request.queues), "names": _array(map(_quoted, request.queues))}
+            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **chosen, **values}
         names = _in_turn(request)
         statement = exchange(
             schema,

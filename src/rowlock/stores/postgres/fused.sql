@@ -76,13 +76,13 @@ taken AS (
 {answer}
 
 -- Begins a claim that a relay handed over. What is not to be begun as it is (taken back, to be cancelled, of a paused
--- queue) is `needs_transaction`.
+-- queue or one that was not named) is `needs_transaction`.
 -- fragment: exchange_start
 WITH done AS ({done}),
 taken AS (
     UPDATE rowlock_jobs j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
     WHERE j.id = :start_id AND j.claim = :start_claim AND {running} AND j.started_at IS NULL
-      AND j.cancel_requested_at IS NULL
+      AND j.cancel_requested_at IS NULL AND (:all = 1 OR j.queue = ANY (:names))
       AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = j.queue AND paused_at IS NOT NULL)
       AND EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
     RETURNING {claim_text} AS text),

@@ -92,12 +92,15 @@ class Duckdb(UserConnection):
 class Alchemy(UserConnection):
     """A SQLAlchemy `Connection` or `Session`; a session is not flushed first."""
 
-    lines = "with SessionLocal() as db, ctx.{}(db):\n        db.add(...)"
-
     def __init__(self, given: Any) -> None:
         super().__init__(given)
         self._is_session = "sqlalchemy.Session" in _names(given)
         self.dialect = _alchemy_dialect(given)
+        opened, write = _alchemy_lines(given)
+        self.lines = f"with {opened}, ctx.{{}}({opened.split()[-1]}):\n        {write}"
+        self.async_lines = (
+            f"with {opened}:\n        async with ctx.{{}}({opened.split()[-1]}):\n            {write}"
+        )
 
     def _connection(self) -> Any:
         return self._given.connection() if self._is_session else self._given
@@ -139,6 +142,7 @@ class Django(UserConnection):
 
     style = "pyformat"
     lines = "with ctx.{}(connection):\n        Order.objects.create(...)"
+    async_lines = f"async {lines}"
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
@@ -178,6 +182,8 @@ class AsyncAlchemy(UserConnection):
     def __init__(self, given: Any) -> None:
         super().__init__(given)
         self.dialect = _alchemy_dialect(given if hasattr(given, "get_bind") else given.sync_engine)
+        opened, write = _alchemy_lines(given, "await ")
+        self.async_lines = f"async with {opened}, ctx.{{}}({opened.split()[-1]}):\n        {write}"
 
     @property
     def key(self) -> object | None:
@@ -340,6 +346,13 @@ def _names(given: object) -> list[str]:
 
 def _alchemy_dialect(given: Any) -> str:
     return _known((given.get_bind() if hasattr(given, "get_bind") else given).dialect.name)
+
+
+def _alchemy_lines(given: Any, wait: str = "") -> tuple[str, str]:
+    """How a session or connection like this is opened, and how it is written to."""
+    if hasattr(given, "get_bind"):
+        return "SessionLocal() as db", "db.add(...)"
+    return "engine.connect() as connection", f"{wait}connection.execute(...)"
 
 
 def _known(dialect: str) -> str:

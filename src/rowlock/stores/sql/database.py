@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
+from rowlock.outage import Outage
 from rowlock.stores.base import OwnTransaction, Store, Wake
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.inserting import insert
@@ -49,6 +50,7 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self._install_id: str | None = None
+        self.outage = Outage()  # of all workers and relays in this process
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # users' connections that were asked already
 
     # -- its life --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
 from rowlock.endings import Event
 from rowlock.errors import WorkerGone
-from rowlock.job import Claim, ClaimKey, Outcome
+from rowlock.job import Claim, ClaimRequest, Outcome
 from rowlock.retry import DEFAULT
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of
 from rowlock.stores.sql.finishing import finish
@@ -25,11 +25,11 @@ def hand_over(tx: Session, worker: str, claims: Sequence[Claim]) -> None:
         tx.run("hand_over", ids=ids, worker=worker)
 
 
-def start(tx: Session, worker: str, keys: Sequence[ClaimKey]) -> list[Claim]:
+def start(tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
     """Move claims to the worker that begins them; returns those that it may run.
 
-    Not among them: claims that were taken back or begun by another, and those that end here because their
-    cancel was asked for or their queue is paused.
+    Not among them: claims that were taken back or begun by another, those of other queues than it works on,
+    and those that end here because their cancel was asked for or their queue is paused.
     """
     alive, has_paused = tx.row("start_facts", worker=worker)
     if not alive:
@@ -37,8 +37,9 @@ def start(tx: Session, worker: str, keys: Sequence[ClaimKey]) -> list[Claim]:
     paused = {name for name, since, _ in tx.rows("queue_settings") if since} if has_paused else set()
     begun: list[Claim] = []
     over: list[Outcome] = []
-    for job, claim in keys:
-        for row in tx.rows("start_claim", id=job, claim=claim, worker=worker):
+    named = {"all": int(not request.queues), "queues": json_text(request.queues)}
+    for job, claim in request.starts:
+        for row in tx.rows("start_claim", id=job, claim=claim, worker=worker, **named):
             taken = claim_of(row[: len(CLAIM_COLUMNS)])
             asked = bool(row[len(CLAIM_COLUMNS)])
             if asked or taken.queue in paused:

@@ -54,23 +54,23 @@ class HeldConnection:
 
 
 class HeldSession:
-    """Takes note of `close()` until it is let go of, and refuses a session's commit meanwhile."""
+    """Takes note of `close()` until it is let go of, and refuses to be committed meanwhile."""
 
     def __init__(self, given: Any, refusal: str) -> None:
         self._given = given
         self._refusal = refusal
-        self._is_session = hasattr(given, "in_nested_transaction") and hasattr(given, "get_bind")
         self._is_held = True
         self._close_asked = False
         given.close = self._close  # both call it at the end of their `with` block
-        if self._is_session:  # also `with Session.begin() as db`, which does not call its `commit`
-            import_module("sqlalchemy").event.listen(given, "before_commit", self._refuse)
+        # Not by its `commit`, which the blocks of `Session.begin()` and `engine.begin()` do not call.
+        self._listener = (given, "before_commit" if hasattr(given, "get_bind") else "commit", self._refuse)
+        import_module("sqlalchemy").event.listen(*self._listener)
 
     def _close(self) -> None:
         self._close_asked = True
 
-    def _refuse(self, session: Any) -> None:
-        if not session.in_nested_transaction():  # savepoints are the task's own
+    def _refuse(self, given: Any) -> None:
+        if not given.in_nested_transaction():  # savepoints are the task's own
             raise Fail(self._refusal)
 
     def let_go(self) -> None:
@@ -78,8 +78,7 @@ class HeldSession:
         if self._is_held:
             self._is_held = False
             vars(self._given).pop("close", None)
-            if self._is_session:
-                import_module("sqlalchemy").event.remove(self._given, "before_commit", self._refuse)
+            import_module("sqlalchemy").event.remove(*self._listener)
 
     def finish(self) -> None:
         """Close it, if the task has asked for that."""

@@ -38,14 +38,15 @@ CREATE TABLE rowlock_file_marks (
     PRIMARY KEY (janitor, row_key, companion, path)
 ){by_key};
 
--- One row for each ingest and janitor: what it has done so far, and how its last run was.
+-- One row for each ingest and janitor: what it has done so far, and how its last run was. And one for each folder of
+-- theirs that was a disk of its own.
 CREATE TABLE rowlock_file_services (
-    kind        {name} NOT NULL,            -- 'ingest' or 'janitor'
+    kind        {name} NOT NULL,            -- 'ingest', 'janitor', or 'mount': a folder
     name        {name} NOT NULL,
     done        {big} NOT NULL DEFAULT 0,   -- rows written, or deleted
     bytes       {big} NOT NULL DEFAULT 0,   -- ingested, or freed
     refused     {int} NOT NULL DEFAULT 0,   -- files that the last run could not or would not touch
-    mounted     {int} NOT NULL DEFAULT 0,   -- the folder was a disk of its own
+    mounted     {int} NOT NULL DEFAULT 0,   -- 1: of a folder
     last_run_at {time},
     error       {text},                     -- what was wrong with the last run
     PRIMARY KEY (kind, name)

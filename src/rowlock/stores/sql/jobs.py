@@ -61,7 +61,7 @@ class JobSource:
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
         if request.starts:
-            return finishing.without_expired(tx, worker, start(tx, worker, request.starts))
+            return finishing.without_expired(tx, worker, start(tx, worker, request))
         facts = tx.row("claim_facts", worker=worker, after=request.after)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:

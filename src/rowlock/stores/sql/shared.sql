@@ -151,6 +151,7 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 -- name: start_claim
 UPDATE rowlock_jobs AS j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
 WHERE j.id = :id AND j.claim = :claim AND {running} AND j.started_at IS NULL
+  AND (:all = 1 OR queue IN ({queues}))
 RETURNING {claim_as_it_is}, cancel_requested_at IS NOT NULL
 
 -- A retry or release of a job that was to be cancelled is its cancellation.

@@ -28,6 +28,7 @@ class UserConnection:
     style = "named"  # parameters are :name; with "pyformat", %(name)s; with "dollar", $name
     asynchronous = False
     lines = "with ctx.{}() as tx:\n        tx.execute(...)"  # how a task should be written
+    async_lines = "async with ctx.{}() as tx:\n        await tx.execute(...)"  # the same of an async task
 
     def __init__(self, given: Any) -> None:
         self._given = given

@@ -37,7 +37,18 @@ class SqliteSession:
         return self.connection.execute(self._statements[name], self._bound(values)).rowcount
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        return self.connection.execute(self._statements[name], self._bound(values)).fetchall()
+        statement, bound = self._statements[name], self._bound(values)
+        try:
+            return self.connection.execute(statement, bound).fetchall()
+        except sqlite3.OperationalError as error:
+            # Only what writes nothing is run again. A text_factory for all statements would slow them down.
+            if "decode to UTF-8" not in str(error) or not statement.lstrip().startswith("SELECT"):
+                raise
+        self.connection.text_factory = _text_or_bytes
+        try:
+            return self.connection.execute(statement, bound).fetchall()
+        finally:
+            self.connection.text_factory = str
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
         self.connection.executemany(self._statements[name], [self._bound(one) for one in values])
@@ -72,6 +83,14 @@ class SqliteSession:
         other = SqliteSession(self.connection, self.now, statements)
         other.mono = self.mono
         return other
+
+
+def _text_or_bytes(value: bytes) -> str | bytes:
+    """A user's text; as bytes if it is no UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 class Writing:
