@@ -130,3 +130,23 @@ def test_claims_that_come_in_the_order_of_a_strategy_that_was_changed_meanwhile_
     assert worker.run(until_empty=True).completed == 5
     assert order == [4, 3, 2, 1, 0]
     assert [(app.job(id).claim, app.job(id).failures) for id in ids] == [(2, 0), *[(1, 0)] * 4]
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_outcomes_of_quick_jobs_are_written_although_others_of_them_hang(app: Rowlock, slots: int) -> None:
+    """While many are left, outcomes wait for each other; but not for runs that do not end."""
+    leave = threading.Event()
+
+    @app.task
+    def work(hangs: bool = False) -> None:
+        if hangs:
+            leave.wait(60)
+
+    work.enqueue_many([{}] * 1_000)
+    app.worker(concurrency=slots).run(until_empty=True)
+    work.enqueue_many([*[{}] * 300, *[{"hangs": True}] * slots, *[{}] * 300])
+    with app.worker(concurrency=slots).background():
+        eventually(lambda: app.stats()["completed"] >= 1_300)
+        assert app.stats()["running"] >= slots
+        leave.set()
+        eventually(lambda: app.stats()["completed"] == 1_600 + slots)
