@@ -491,6 +491,26 @@ def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
     assert len([one for one in caplog.records if "does not exist" in one.getMessage()]) == 1
 
 
+def test_a_file_that_comes_before_its_folder_is_watched_is_found(
+    sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station, watch, begin = sqlite_station, watching._watchfiles(), threading.Event()
+    station.create()
+
+    def late(*given: Any, **named: Any) -> Iterator[Any]:
+        begin.wait(30)
+        yield from watch(*given, **named)
+
+    monkeypatch.setattr(watching, "_LOOK", 100)
+    monkeypatch.setattr(watching, "_watchfiles", lambda: late)
+    made = declared(station, settle=0.05, interval=600.0)
+    with serving(made):
+        eventually(lambda: made.record().last_run is not None)
+        station.write("a.wav", age=0)
+        begin.set()
+        eventually(lambda: station.column("file_raw") == ["a.wav"])
+
+
 def test_a_folder_that_is_made_anew_is_watched_again(
     sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ class FolderWatcher:
     def _run(self, watch: Any) -> None:
         while not self._stop.is_set():
             try:
-                which = os.stat(self._folder).st_ino
+                which, is_first = os.stat(self._folder).st_ino, True
                 for changes in watch(
                     self._folder,
                     watch_filter=None,
@@ -59,6 +59,9 @@ class FolderWatcher:
                     stop_event=self._stop,
                     raise_interrupt=False,
                 ):
+                    if is_first:  # what came between the last scan and this watch was seen by neither
+                        is_first = False
+                        self._changed.put(None)
                     for _, path in changes:
                         self._changed.put(os.path.relpath(path, self._folder).replace(os.sep, "/"))
                     if not changes and os.stat(self._folder).st_ino != which:

@@ -55,7 +55,7 @@ class Runners:
                 continue
             # The last one to end makes the exchange and goes on with what comes: to wake the loop's thread
             # and to be woken by it takes longer than many a job (650 against 780 us, one job at a time), and
-            # two threads that take the interpreter from each other take longer than one (30 k against 41 k/s).
+            # two threads that take the interpreter from each other take longer than one (30 k, 41 k jobs/s).
             if self._claimer.exchange_if_due():
                 self.start_missing()
             else:
