@@ -10,7 +10,7 @@ from rowlock.stores.postgres.dialect import TYPED
 
 TEXT = {
     *("after", "consumer", "due_word", "error", "error_kind", "event", "host", "janitor", "key", "kind"),
-    *("mark", "message", "name", "note", "number", "other_word", "path", "queue", "reason"),
+    *("mark", "message", "mount", "name", "note", "number", "other_word", "path", "queue", "reason"),
     *("row_key", "running_word", "source", "state", "strategy", "table", "task", "unique_key", "value"),
     *("version", "word", "worker"),
 }

@@ -72,7 +72,6 @@ _TYPES = {
         "every",
         "failures",
         "max_attempts",
-        "mounted",
         "paused",
         "refused",
     ),
