@@ -1,6 +1,6 @@
 """The `rowlock` command: puts the groups of commands together and turns errors into one line each.
 
-Each group is a module of its own, imported when one of its commands is called (`loading.py`).
+Each group is a module of its own, imported when one of its commands is called (`commands.py`).
 """
 
 from __future__ import annotations
