@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from benchmarks.measure import percentile
 from benchmarks.report import Line
 from rowlock.job import ClaimRequest
-from rowlock.stores.base import Registration, Store
+from rowlock.stores.base import Registration
+from rowlock.stores.sql.store import Store
 
 FEW_LEVELS = (-10, 0, 1, 5, 10, 50, 100)
 ALL_LEVELS = tuple(range(-100, 101))

@@ -21,7 +21,7 @@ from benchmarks.report import Line, Setting
 from rowlock import Flag, Rowlock, Status
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 
 _LESS_THAN = 0.002
 _DUE = 1_000
@@ -66,7 +66,7 @@ class Dialect:
 class Measured:
     """One shape, and how long each of its claims took."""
 
-    store: SqlStore[Any]
+    store: Store
     seconds: list[float] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ def _made(app: Rowlock, db: Any, table: str, shape: Shape, done: int, dialect: D
 
     app.consumer_source(table).table.indexes.create()
     store = app.workload(consumer=table).store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     return Measured(store)
 
 

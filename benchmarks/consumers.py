@@ -18,7 +18,7 @@ from benchmarks.report import Line, Setting, compared
 from rowlock import Rowlock
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from rowlock.task import Task
 
 _LESS_THAN = 0.002
@@ -72,7 +72,7 @@ def claims(scenario: str, setting: Setting, make: Make) -> Line:
     app = make(rows, rows - 1_000)
     let_the_disk_settle()
     store = app.workload(consumer="birdnet").store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     worker = app.store.register(registration("bench"))
     seconds = []
     for _ in range(setting.choose(900, 300)):

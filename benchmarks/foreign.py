@@ -16,7 +16,7 @@ from benchmarks.report import Line, Setting
 from benchmarks.server import a_server
 from rowlock.job import ClaimRequest, NewJob
 from rowlock.marks import Marks
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import get_strategy, names
 
 _FOREIGN = 100_000

@@ -22,7 +22,7 @@ from benchmarks.claiming import registration
 from benchmarks.report import Line, Setting
 from benchmarks.server import a_server
 from rowlock.job import Claim, ClaimRequest, Ending, Outcome
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.task import Task
 
 _WORKERS = 2

@@ -22,7 +22,7 @@ from rowlock import ConfigurationError, InvalidPayload, JobNotFound, Rowlock, St
 from rowlock.codec import decode, encode
 from rowlock.insights import doctor
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 
 def test_nothing_is_opened_when_an_app_is_made(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from rowlock.files.ingest import Ingest
     from rowlock.files.janitor import Janitor
     from rowlock.settings import Settings
-    from rowlock.stores.base import Retention, Store
+    from rowlock.stores.base import Retention
     from rowlock.stores.duckdb.owner import Owner
+    from rowlock.stores.sql.store import Store
     from rowlock.workload import Workload
 
 P = ParamSpec("P")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rowlock.settings import Settings
-    from rowlock.stores.base import Store
+    from rowlock.stores.sql.store import Store
     from rowlock.stores.sql.user_connection import UserConnection
 
 P = ParamSpec("P")

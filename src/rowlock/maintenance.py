@@ -12,7 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from rowlock.liveness import Lease
-from rowlock.stores.base import Rescue, Retention, Store
+from rowlock.stores.base import Rescue, Retention
+from rowlock.stores.sql.store import Store
 
 log = logging.getLogger("rowlock.maintenance")
 

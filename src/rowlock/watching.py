@@ -23,7 +23,8 @@ from rowlock.job import Job
 from rowlock.waiting import backoff
 
 if TYPE_CHECKING:
-    from rowlock.stores.base import Bell, Store, Wake
+    from rowlock.stores.base import Bell, Wake
+    from rowlock.stores.sql.store import Store
 
 log = logging.getLogger("rowlock.watch")
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rowlock.registry import Registry
-from rowlock.stores.base import Retention, Store
+from rowlock.stores.base import Retention
+from rowlock.stores.sql.store import Store
 
 if TYPE_CHECKING:
     from rowlock.execution.hooks import Hook

@@ -9,7 +9,7 @@ import pytest
 
 from rowlock import Retry, Rowlock
 from rowlock.job import Claim, Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import add, end, state, take, worker

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock import Rowlock
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.cli.commands import CommandLine
 from tests.servers.folders import free_port
 from tests.stores.steps import add, end, take, worker

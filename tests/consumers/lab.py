@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from rowlock import Rowlock
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from tests.user_database import UserDatabase
 
 SQLITE = {"id": "INTEGER PRIMARY KEY", "json": "TEXT", "time": "REAL"}
@@ -76,8 +76,8 @@ class Lab(UserDatabase):
         tx.execute(f"INSERT INTO {self.prefix}detections VALUES ({mark}, {mark})", (str(key), consumer))
 
 
-def store_of(app: Rowlock, consumer: str) -> SqlStore[Any]:
+def store_of(app: Rowlock, consumer: str) -> Store:
     """The consumer's rows as a store, for tests that take its verbs one by one."""
     store = app.workload(consumer=consumer).store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     return store

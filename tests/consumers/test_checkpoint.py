@@ -10,13 +10,13 @@ import pytest
 
 from rowlock import ClaimLost, JobContext, Retry, Status
 from rowlock.consumers.row import Row
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
 from tests.stores.steps import worker as register
 
 
-def rescue(store: SqlStore[Any]) -> None:
+def rescue(store: Store) -> None:
     """Somebody declares every worker dead, a long time from now, and takes its rows back."""
     later = time.time() + 1000.0
     assert store.rescue(register(store, "rescuer", now=later), 10.0, now=later).requeued

@@ -10,7 +10,7 @@ import pytest
 from rowlock import Retry, Rowlock, Status
 from rowlock.errors import WorkerGone
 from rowlock.job import Claim, ClaimRequest, Ending
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -29,22 +29,22 @@ def app(lab: Lab) -> Rowlock:
 
 
 @pytest.fixture
-def rows(app: Rowlock) -> SqlStore[Any]:
+def rows(app: Rowlock) -> Store:
     register(app.store, "relay")
     register(app.store, "rq")
     return store_of(app, "birdnet")
 
 
-def handed_over(rows: SqlStore[Any], count: int = 1, now: float | None = None) -> list[Claim]:
+def handed_over(rows: Store, count: int = 1, now: float | None = None) -> list[Claim]:
     return rows.exchange("relay", request=ClaimRequest(count=count, hand_over=True), now=now).claims
 
 
-def begun(rows: SqlStore[Any], claim: Claim, who: str = "rq", now: float | None = None) -> list[Claim]:
+def begun(rows: Store, claim: Claim, who: str = "rq", now: float | None = None) -> list[Claim]:
     request = ClaimRequest(count=1, starts=((claim.id, claim.claim),))
     return rows.exchange(who, request=request, now=now).claims
 
 
-def taken_back(rows: SqlStore[Any], claim: Claim) -> bool:
+def taken_back(rows: Store, claim: Claim) -> bool:
     return not rows.exchange("relay", [claim.ended(Ending.RELEASED)]).lost
 
 
@@ -53,13 +53,13 @@ def started_at(lab: Lab) -> list[Any]:
     return [row[0] for row in lab.execute(f"SELECT started_at FROM {name} ORDER BY claim")]
 
 
-def test_a_row_that_is_handed_over_has_not_begun(lab: Lab, rows: SqlStore[Any]) -> None:
+def test_a_row_that_is_handed_over_has_not_begun(lab: Lab, rows: Store) -> None:
     (claim,) = handed_over(rows)
     assert started_at(lab) == [None] and claim.unique_key == "1"
     assert rows.held("relay") == [(claim.claim, claim.claim, False)]
 
 
-def test_a_start_moves_the_row_to_the_worker_that_begins_it(lab: Lab, rows: SqlStore[Any]) -> None:
+def test_a_start_moves_the_row_to_the_worker_that_begins_it(lab: Lab, rows: Store) -> None:
     (claim,) = handed_over(rows)
     (own,) = begun(rows, claim)
     assert (own.claim, own.claimed_by, own.args_json) == (claim.claim, "rq", claim.args_json)
@@ -68,13 +68,13 @@ def test_a_start_moves_the_row_to_the_worker_that_begins_it(lab: Lab, rows: SqlS
     assert lab.marks("birdnet")[1] is not None
 
 
-def test_a_row_is_begun_once(app: Rowlock, rows: SqlStore[Any]) -> None:
+def test_a_row_is_begun_once(app: Rowlock, rows: Store) -> None:
     (claim,) = handed_over(rows)
     assert begun(rows, claim)
     assert not begun(rows, claim) and not begun(rows, claim, register(app.store, "other"))
 
 
-def test_a_row_that_nobody_began_is_taken_back_free_of_charge(lab: Lab, rows: SqlStore[Any]) -> None:
+def test_a_row_that_nobody_began_is_taken_back_free_of_charge(lab: Lab, rows: Store) -> None:
     (claim,) = handed_over(rows)
     assert taken_back(rows, claim)
     assert lab.claims() == []
@@ -82,7 +82,7 @@ def test_a_row_that_nobody_began_is_taken_back_free_of_charge(lab: Lab, rows: Sq
     assert handed_over(rows)[0].unique_key == "1"
 
 
-def test_a_row_that_has_begun_is_not_taken_back(rows: SqlStore[Any]) -> None:
+def test_a_row_that_has_begun_is_not_taken_back(rows: Store) -> None:
     (claim,) = handed_over(rows)
     begun(rows, claim)
     assert not taken_back(rows, claim)
@@ -90,7 +90,7 @@ def test_a_row_that_has_begun_is_not_taken_back(rows: SqlStore[Any]) -> None:
 
 
 def test_the_rows_of_a_dead_relay_come_back_without_charge_and_without_isolation(
-    app: Rowlock, rows: SqlStore[Any]
+    app: Rowlock, rows: Store
 ) -> None:
     handed_over(rows, now=START)
     rescuer = register(app.store, "rescuer", now=LATER)
@@ -112,21 +112,21 @@ def test_a_batch_is_handed_over_and_begun_as_one(lab: Lab, app: Rowlock) -> None
     assert rows.held("relay") == [(second.claim, second.claim, False)]
 
 
-def test_a_start_of_a_paused_consumer_gives_the_row_back(app: Rowlock, rows: SqlStore[Any]) -> None:
+def test_a_start_of_a_paused_consumer_gives_the_row_back(app: Rowlock, rows: Store) -> None:
     (claim,) = handed_over(rows)
     app.pause("consumer:birdnet")
     assert not begun(rows, claim)
     assert rows.held("rq") == rows.held("relay") == []
 
 
-def test_a_row_that_was_deleted_is_not_begun(lab: Lab, rows: SqlStore[Any]) -> None:
+def test_a_row_that_was_deleted_is_not_begun(lab: Lab, rows: Store) -> None:
     (claim,) = handed_over(rows)
     lab.execute(f"DELETE FROM {lab.table} WHERE id = 1")
     assert not begun(rows, claim)
     assert lab.claims() == []
 
 
-def test_a_dead_worker_begins_no_row(app: Rowlock, rows: SqlStore[Any]) -> None:
+def test_a_dead_worker_begins_no_row(app: Rowlock, rows: Store) -> None:
     register(app.store, "dead", now=START - 1000.0)
     app.store.rescue("rq", careful_age=10.0)
     (claim,) = handed_over(rows)

@@ -14,7 +14,7 @@ from rowlock.cli.logs import JsonLines, TextLines
 from rowlock.consumers.row import Row
 from rowlock.errors import ClaimLost
 from rowlock.execution.context import JobLogFilter
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.poller import Poller
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of

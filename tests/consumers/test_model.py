@@ -18,8 +18,8 @@ from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import Fail, RetryLater, WorkerGone
 from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
-from rowlock.stores.base import Retention, Store
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.base import Retention
+from rowlock.stores.sql.store import Store
 from tests.consumers.beliefs import End, Held, Taken
 from tests.consumers.cells import Cell, FlagCells, OwnMarkCells, StateCells, StatusCells
 from tests.consumers.chances import BUDGETS, KEYS, STEP, How
@@ -44,7 +44,7 @@ class ConsumerModel(RuleBasedStateMachine):
         table.delete()
         self.now = START
         self.sources: dict[str, ConsumerSource] = {}
-        self.stores: dict[str, SqlStore[Any]] = {}
+        self.stores: dict[str, Store] = {}
         self.found_nothing: dict[str, bool] = {}  # lately, so that it may not look at all rows again
         self.cells: dict[int, Cell] = {}
         self.held: dict[Place, Held] = {}
@@ -69,7 +69,7 @@ class ConsumerModel(RuleBasedStateMachine):
         """As a process that has just started: it has taken no row yet, beyond which it would go on."""
         self.sources[name] = source = ConsumerSource(self.store.database, self.consumers[name])
         source._table = self.looked_at[name]  # the statements are always the same
-        self.stores[name] = cast("SqlStore[Any]", self.store.over(source))
+        self.stores[name] = cast("Store", self.store.over(source))
         self.found_nothing[name] = False
 
     @rule(step=STEP)

@@ -9,7 +9,7 @@ import pytest
 
 from rowlock import Flag, Retry, Rowlock, Status
 from rowlock.job import Claim, ClaimRequest, Ending
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -47,7 +47,7 @@ def orders(lab: Lab) -> Orders:
     return Orders(lab)
 
 
-def consumer(lab: Lab, orders: Orders, **chosen: Any) -> SqlStore[Any]:
+def consumer(lab: Lab, orders: Orders, **chosen: Any) -> Store:
     app: Rowlock = lab.app()
     app.consumer("orders", table=orders.table, retry=Retry(max_attempts=3), **chosen)(nothing)
     for name in ("relay", "rq"):
@@ -55,7 +55,7 @@ def consumer(lab: Lab, orders: Orders, **chosen: Any) -> SqlStore[Any]:
     return store_of(app, "orders")
 
 
-def take(rows: SqlStore[Any], worker: str, **how: Any) -> list[Claim]:
+def take(rows: Store, worker: str, **how: Any) -> list[Claim]:
     return rows.exchange(worker, request=ClaimRequest(count=1, **how), now=NOW).claims
 
 
@@ -114,7 +114,7 @@ def test_a_row_of_a_dead_worker_is_overdue_and_one_of_a_living_is_not(lab: Lab, 
     rows = consumer(lab, orders, status=STATUS)
     take(rows, "rq")
     take(rows, "relay")
-    SqlStore(rows.database).retire("relay", now=NOW)  # and not its rows
+    Store(rows.database).retire("relay", now=NOW)  # and not its rows
     assert rows.fail_overdue(500.0, 20, now=NOW) == 1
     assert orders.get() == ["running", "failed"]
 

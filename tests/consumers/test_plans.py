@@ -11,7 +11,7 @@ import pytest
 
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.consumers.lab import Lab, store_of
 from tests.eventually import eventually
 from tests.stores.steps import take

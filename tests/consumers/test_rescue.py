@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
 from rowlock import Retry, Rowlock
 from rowlock.job import Claim, ClaimRequest, Ending
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from tests.consumers.cells import nothing
 from tests.consumers.lab import Lab, store_of
 from tests.stores.steps import worker as register
@@ -26,7 +25,7 @@ def app(lab: Lab) -> Rowlock:
     return made
 
 
-def taken(store: SqlStore[Any], worker: str, now: float) -> list[Claim]:
+def taken(store: Store, worker: str, now: float) -> list[Claim]:
     return store.exchange(worker, request=ClaimRequest(count=2), now=now).claims
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import outcome, take, worker
 
 

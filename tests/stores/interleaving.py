@@ -8,7 +8,7 @@ from typing import Any
 
 from rowlock.errors import StoreBusy
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 _IMPATIENT = 0.02  # seconds that the second caller waits for a lock before it counts as held up
 

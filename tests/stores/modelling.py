@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import emptied
 
 START = 1_800_000_000.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 
 from rowlock.stores.address import owned_store, owner_of
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 
 class OwnedDuckdb:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending, Job, NewJob, Outcome
-from rowlock.stores.base import Registration, Store
+from rowlock.stores.base import Registration
 from rowlock.stores.sql.statements import qualified
+from rowlock.stores.sql.store import Store
 
 _TABLES = (
     *("jobs", "workers", "history", "logs", "progress", "minutes", "queues"),

@@ -20,12 +20,12 @@ from rowlock.claim_outcomes import put_off
 from rowlock.errors import OutcomeUnknown
 from rowlock.job import ClaimRequest, Ending, LogLine, Outcome, Progress, Report
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.inserting import stamp
 from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer

@@ -20,7 +20,7 @@ from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_seconds
 from rowlock.retry import Retry, policy
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.task import POOLS
 
 MOST_IN_A_BATCH = 1_000

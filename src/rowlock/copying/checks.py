@@ -8,8 +8,8 @@ from rowlock.copying.progress import CopyState
 from rowlock.errors import StoreError, StoreMissing, StoreMoved, StoreUnusable
 from rowlock.monitoring import WorkerRecord
 from rowlock.options import CONSUMERS
-from rowlock.stores.base import Store
 from rowlock.stores.sql.copying import MOVED, MOVED_TO, CopySide, key_of, moved_facts
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.versions import version_of
 
 

@@ -22,10 +22,10 @@ from rowlock.copying.report import CopyProgress, CopyReport
 from rowlock.errors import DataRefused, StoreBusy
 from rowlock.job import State
 from rowlock.options import CONSUMERS
-from rowlock.stores.base import Store
 from rowlock.stores.sql.copying import MOVED, MOVED_TO, as_json, key_of
 from rowlock.stores.sql.finishing import policy_of
 from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.store import Store
 
 PAGE = 2_000  # jobs that are looked at together
 BATCH_BYTES = 4_000_000  # of arguments, results, errors and log lines that are held in memory together

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rowlock.execution.checkpoint import Checkpoint
     from rowlock.execution.transaction import Block, Transaction
-    from rowlock.stores.base import Store
+    from rowlock.stores.sql.store import Store
 
 _MAX_LINE = 8_192
 

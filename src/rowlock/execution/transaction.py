@@ -22,9 +22,10 @@ from rowlock.errors import ClaimLost, ConfigurationError, Fail
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
 from rowlock.job import Claim, Ending, Outcome, Report
-from rowlock.stores.base import OwnTransaction, Store
+from rowlock.stores.base import OwnTransaction
 from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.held_session import HeldConnection, HeldSession, ended_too_early
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 
 T = TypeVar("T")

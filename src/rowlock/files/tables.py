@@ -16,9 +16,9 @@ from rowlock.consumers.catalogue import Catalogue
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.consumers.row import Row
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
-from rowlock.stores.base import Store
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rowlock.insights.finding import Finding
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 _START = "start one: rowlock worker module:app"
 

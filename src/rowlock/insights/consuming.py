@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rowlock.options import CONSUMERS
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from rowlock.job import State
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 if sys.version_info >= (3, 12):
     from typing import TypedDict

@@ -14,7 +14,7 @@ from rowlock.insights import duckdb, postgresql, sqlite
 from rowlock.insights.finding import Finding, Level, counted
 from rowlock.job import State, utc
 from rowlock.monitoring import QueueRecord, WorkerRecord
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 _OVERDUE = 60.0
 _CLOCK_SLACK = 5.0

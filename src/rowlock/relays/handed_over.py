@@ -13,7 +13,7 @@ import msgspec
 from rowlock.job import Claim, ClaimKey, Ending, Outcome
 from rowlock.relays.messages import TargetError
 from rowlock.relays.target import Target
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 
 log = logging.getLogger("rowlock.relay")
 

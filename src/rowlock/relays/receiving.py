@@ -16,9 +16,7 @@ from rowlock.job import ClaimRequest, ExchangeResult, Outcome, Report
 from rowlock.monitoring import Minute
 from rowlock.relays.messages import Message
 from rowlock.stores.base import Wake
-from rowlock.stores.bell_wake import BellWake
-from rowlock.stores.sql.database import Database
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 from rowlock.workload import Workload
 
 log = logging.getLogger("rowlock.relay")
@@ -74,7 +72,7 @@ class Inbox:
             self._message = None
 
 
-class ReceivingStore(SqlStore[Database]):
+class ReceivingStore(Store):
     """A store that claims nothing by itself: it begins the claims of which messages tell."""
 
     def __init__(self, workload: Workload, inbox: Inbox, mailbox: Mailbox) -> None:
@@ -136,7 +134,7 @@ class ReceivingStore(SqlStore[Database]):
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         """Messages ring; nobody has to listen to the database."""
         self._inbox.heard_by(ring)
-        return BellWake(alive=True)
+        return Wake()
 
 
 def _put_off(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

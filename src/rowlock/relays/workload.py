@@ -15,7 +15,7 @@ from typing import Any
 from rowlock.consumers.source import ConsumerSource
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, check_name
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.workload import App, Workload
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rowlock.errors import ConfigurationError
-from rowlock.stores.base import Store
 
 if TYPE_CHECKING:
     from rowlock.stores.duckdb.owner import Owner
+    from rowlock.stores.sql.store import Store
 
 _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
 _ANY = f"{_EXAMPLE}, postgresql://user@host/database or duckdb:///data.duckdb"

@@ -44,52 +44,7 @@ class DeadHolder(msgspec.Struct, frozen=True):
     lease: float | None = None
 
 
-class Upkeep(Protocol):
-    """What is done for a source of work between exchanges, and asked about it."""
-
-    @property
-    def announces_all_work(self) -> bool:
-        """Whether a wake-up or `next_needed` tells of everything that becomes due."""
-        ...
-
-    def promote(self, most: int, now: float | None = None) -> int:
-        """Let scheduled work that is due be claimed, earliest first; returns how many."""
-        ...
-
-    def expire(self, most: int, now: float | None = None) -> int:
-        """Fail what is past its deadline to start; returns how many."""
-        ...
-
-    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
-        """Fail what no living worker has `age` seconds after it was first due; returns how many."""
-        ...
-
-    def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
-        """Delete what is old, a page at a time; returns (deleted, where to go on; 0: the end)."""
-        ...
-
-    def next_needed(self, worker: str, now: float | None = None) -> float | None:
-        """Seconds until something is due; None: nothing known."""
-        ...
-
-    def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
-        """True if something that has to be claimed alone waits in one of these queues; none given: in any.
-
-        That of `unknown` tasks does not count.
-        """
-        ...
-
-    def idle(
-        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
-    ) -> bool:
-        """True if nothing in these queues is due or running (paused queues do not count).
-
-        With `tasks`, no other tasks count.
-        """
-        ...
-
-
-class Source(Upkeep, Protocol):
+class Source(Protocol):
     """Jobs, or the rows of a user's table.
 
     What gets a session runs inside the caller's transaction (`tx`) or short read (`db`).
@@ -179,4 +134,46 @@ class Source(Upkeep, Protocol):
 
     def dead_holders(self, db: Session, include_refused: bool) -> list[DeadHolder]:
         """Who is dead and holds claims; with `include_refused` also those that could not be given back."""
+        ...
+
+    # -- between exchanges ---------------------------------------------------------------------------
+    @property
+    def announces_all_work(self) -> bool:
+        """Whether a wake-up or `next_needed` tells of everything that becomes due."""
+        ...
+
+    def promote(self, most: int, now: float | None = None) -> int:
+        """Let scheduled work that is due be claimed, earliest first; returns how many."""
+        ...
+
+    def expire(self, most: int, now: float | None = None) -> int:
+        """Fail what is past its deadline to start; returns how many."""
+        ...
+
+    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
+        """Fail what no living worker has `age` seconds after it was first due; returns how many."""
+        ...
+
+    def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
+        """Delete what is old, a page at a time; returns (deleted, where to go on; 0: the end)."""
+        ...
+
+    def next_needed(self, worker: str, now: float | None = None) -> float | None:
+        """Seconds until something is due; None: nothing known."""
+        ...
+
+    def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
+        """True if something that has to be claimed alone waits in one of these queues; none given: in any.
+
+        That of `unknown` tasks does not count.
+        """
+        ...
+
+    def idle(
+        self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
+    ) -> bool:
+        """True if nothing in these queues is due or running (paused queues do not count).
+
+        With `tasks`, no other tasks count.
+        """
         ...

@@ -16,7 +16,6 @@ from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreM
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim
 from rowlock.pools.base import Run
-from rowlock.stores.base import together
 from rowlock.task import Task
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
@@ -108,7 +107,7 @@ class Claimer:
     def exchange(self) -> float:
         """Write the outcomes, claim for the free slots; returns how long to wait. The lock has to be held."""
         try:
-            with together(self._store):
+            with self._store.database.together():
                 wait = self._exchange()
             self._enough = max(self._runs.load["thread"].quick // 2, self._pools.slots.get("thread", 1) - 1)
             self._due_at = time.monotonic() + HORIZON

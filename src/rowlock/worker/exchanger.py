@@ -15,7 +15,7 @@ from rowlock.claim_outcomes import given_back
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import ClaimKey, ClaimRequest, ExchangeResult, Outcome
 from rowlock.marks import Marks
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.counts import Counts
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.lost_claims import LostClaims

@@ -15,7 +15,7 @@ from rowlock._version import __version__
 from rowlock.errors import StoreError
 from rowlock.job import EVERY_TASK
 from rowlock.liveness import Liveness, WorkerState
-from rowlock.stores.base import Bell, Registration, together
+from rowlock.stores.base import Bell, Registration
 from rowlock.worker.profile import Profile
 from rowlock.workload import Workload
 
@@ -150,7 +150,7 @@ class Heartbeat:
         try:
             if moment - self._tried_at >= self.liveness.lease.beat_every:
                 self._beat(moment)
-            with together(self._store):
+            with self._store.database.together():
                 self._tell_tasks()
                 if self._reports is not None:
                     self._reports.run_once(self._id)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from rowlock.job import Claim
 from rowlock.pools.base import Run
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.prefetch import LONGEST_WAIT_SECONDS
 from rowlock.worker.profile import Profile
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 
 from rowlock.job import ClaimKey
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.unwritten import Unwritten
 

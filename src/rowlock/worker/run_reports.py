@@ -10,7 +10,7 @@ from typing import Any
 
 from rowlock.errors import StoreError
 from rowlock.execution.residents import Residents
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.demand import Demand
 from rowlock.worker.pools import Pools
 from rowlock.worker.runs import Runs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.owned_duckdb import OwnedDuckdb
 
 Request = pytest.FixtureRequest

@@ -6,7 +6,7 @@ import pytest
 
 from rowlock.errors import WorkerGone
 from rowlock.job import ClaimRequest, Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.stores.steps import add, end, events, job, new, outcome, state, take, worker
 

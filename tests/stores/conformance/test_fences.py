@@ -16,7 +16,8 @@ import pytest
 from rowlock.errors import JobNotFound, RowlockError, WorkerGone, WrongState
 from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Outcome, Progress, Report, State
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Retention, Store
+from rowlock.stores.base import Retention
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.servers.postgres import fresh_schema
 from tests.stores.interleaving import meanwhile, rival_of

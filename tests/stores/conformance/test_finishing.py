@@ -5,7 +5,7 @@ import pytest
 
 from rowlock.job import Claim, ClaimRequest, Ending, LogLine, Progress, Report
 from rowlock.monitoring import Minute
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, events, job, outcome, state, take, worker
 
 NOW = 1_800_000_000.0

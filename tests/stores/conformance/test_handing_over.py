@@ -13,7 +13,7 @@ from rowlock.endings import Event
 from rowlock.errors import WorkerGone
 from rowlock.job import Claim, ClaimRequest, Ending, Outcome
 from rowlock.retry import DEFAULT
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, events, job, state, take, worker
 
 START = time.time()

@@ -6,7 +6,8 @@ import pytest
 
 from rowlock.errors import WrongState
 from rowlock.job import Ending
-from rowlock.stores.base import Retention, Store
+from rowlock.stores.base import Retention
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, job, new, state, take, worker
 
 NOW = 1_800_000_000.0

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rowlock.job import ClaimRequest, Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
 

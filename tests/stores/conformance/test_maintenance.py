@@ -10,7 +10,8 @@ from rowlock.job import Ending, LogLine, Progress, Report
 from rowlock.liveness import Lease
 from rowlock.maintenance import Maintenance
 from rowlock.monitoring import Minute
-from rowlock.stores.base import Retention, Store
+from rowlock.stores.base import Retention
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, events, job, run_sql, state, table, take, worker
 
 NOW = 1_800_000_000.0

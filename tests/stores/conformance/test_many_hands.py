@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.stores.draining import drain, drain_in_processes
 from tests.stores.steps import add, end, take, worker

@@ -13,7 +13,7 @@ import pytest
 from rowlock import Strategy, get_strategy, marks, register, strategies
 from rowlock.job import Claim, ClaimRequest, Ending
 from rowlock.marks import Marks
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
 from tests.stores.steps import add, end, new, worker
 

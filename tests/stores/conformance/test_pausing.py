@@ -8,7 +8,7 @@ import pytest
 
 from rowlock.job import Claim, ClaimRequest, Ending
 from rowlock.monitoring import QueueRecord
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, take, worker
 
 START = time.time()

@@ -4,7 +4,7 @@ import pytest
 
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.stores.steps import add, end, take, worker
 
 NOW = 1_800_000_000.0

@@ -10,7 +10,7 @@ import pytest
 from rowlock import JobContext, Rowlock
 from rowlock.insights import doctor
 from rowlock.job import Claim, ClaimRequest, Ending, Outcome, Progress, Report, State
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.worker.poller import Poller
 from tests.stores.steps import add, events, job, outcome, refuse_updates, run_sql, state, table, take, worker
 

@@ -11,7 +11,7 @@ import pytest
 
 from rowlock import Strategy, Weight, get_strategy, register, stores, strategies
 from rowlock.job import Claim, ClaimRequest
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
 from tests.stores.steps import emptied, new, worker
 

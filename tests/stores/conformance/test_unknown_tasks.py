@@ -9,7 +9,7 @@ import pytest
 
 from rowlock.claim_outcomes import put_off
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from rowlock.strategies import names
 from tests.stores.interleaving import meanwhile
 from tests.stores.steps import add, end, events, job, new, run_sql, state, table, take, worker

@@ -8,7 +8,8 @@ import uuid
 
 import pytest
 
-from rowlock.stores.base import Bell, Store, Wake
+from rowlock.stores.base import Bell, Wake
+from rowlock.stores.sql.store import Store
 from tests.eventually import eventually
 from tests.stores.steps import add, take, worker
 

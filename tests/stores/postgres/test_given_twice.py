@@ -17,7 +17,7 @@ from rowlock import JobContext, Rowlock
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.job import ClaimRequest, Ending
 from rowlock.stores.address import store_for
-from rowlock.stores.base import Store
+from rowlock.stores.sql.store import Store
 from tests.chaos.database import effects_table, make_effects, rows
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer, fresh_schema, own_server, wheel_binaries

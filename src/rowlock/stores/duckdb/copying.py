@@ -15,9 +15,9 @@ from rowlock.stores.sql.copying import COLUMNS, SHARED, TIMES, CopySide
 from rowlock.stores.sql.session import Session
 
 if TYPE_CHECKING:
-    from rowlock.stores.base import Store
     from rowlock.stores.duckdb.database import DuckdbDatabase
     from rowlock.stores.duckdb.session import DuckdbSession
+    from rowlock.stores.sql.store import Store
 
 _NUMBERS = frozenset(
     (

@@ -18,7 +18,6 @@ import msgspec
 from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.liveness import Lease
-from rowlock.stores.base import Store
 from rowlock.stores.duckdb import dialect, schema
 from rowlock.stores.duckdb.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.stores.duckdb.faults import explain
@@ -32,6 +31,7 @@ from rowlock.stores.sql.copying import CopySide, refuse_moved
 from rowlock.stores.sql.database import Database, F
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 from rowlock.stores.sql.versions import check, migrations_in

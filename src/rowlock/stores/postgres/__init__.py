@@ -2,12 +2,12 @@
 
 from rowlock.stores.postgres.database import PostgresDatabase
 from rowlock.stores.postgres.url import Address
-from rowlock.stores.sql.store import SqlStore
+from rowlock.stores.sql.store import Store
 
 __all__ = ["PostgresDatabase", "PostgresStore"]
 
 
-class PostgresStore(SqlStore[PostgresDatabase]):
+class PostgresStore(Store):
     """The store over a PostgreSQL database."""
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:

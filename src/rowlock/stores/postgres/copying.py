@@ -12,9 +12,9 @@ from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
 
 if TYPE_CHECKING:
-    from rowlock.stores.base import Store
     from rowlock.stores.postgres.database import PostgresDatabase
     from rowlock.stores.postgres.session import PostgresSession
+    from rowlock.stores.sql.store import Store
 
 _CLOSED = ("jobs", "history", "logs", "progress")
 

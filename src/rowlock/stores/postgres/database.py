@@ -14,8 +14,7 @@ import psycopg
 
 from rowlock.errors import ConfigurationError, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
-from rowlock.stores.base import Store, Wake
-from rowlock.stores.bell_wake import BellWake
+from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.connections import Connections, Link, Stamp
 from rowlock.stores.postgres.dialect import INDEXES, statements, with_others
@@ -33,6 +32,7 @@ from rowlock.stores.sql.copying import CopySide
 from rowlock.stores.sql.database import NOT_OUTERMOST, Database, Witness
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 from rowlock.stores.sql.versions import check
@@ -44,6 +44,14 @@ _SERVER_FACTS = (
     *("server_version", "synchronous_commit", "fsync", "bytes", "connections", "max_connections"),
     *("dead_rows", "live_rows", "oldest_snapshot_seconds", "is_standby"),
 )
+
+
+class PollingAlone(Wake):
+    """Behind a pooler nothing can be listened to."""
+
+    @property
+    def alive(self) -> bool:
+        return False
 
 
 class PostgresDatabase(Database):
@@ -183,8 +191,8 @@ class PostgresDatabase(Database):
     # -- waking ----------------------------------------------------------------------------------
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
-        if self.address.pooled:  # behind a pooler nothing can be listened to: polling alone
-            return BellWake(alive=False)
+        if self.address.pooled:
+            return PollingAlone()
         return Listener(self.sleepers, self.open_link, worker, ring)
 
     def hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock.errors import StoreMoved
-from rowlock.stores.base import Store
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
+
+if TYPE_CHECKING:
+    from rowlock.stores.sql.store import Store
 
 SHARED = ("rowlock.stores.sql", "copying.sql")
 JOB_COLUMNS: tuple[str, ...] = (

@@ -1,6 +1,6 @@
 """What a database has of its own: all that a folder under `stores/` implements is named here.
 
-A store is `SqlStore(database)`. Its verbs are written once, over this class; a new database implements the
+A store is `Store(database)`. Its verbs are written once, over this class; a new database implements the
 abstract methods, and the others where it has a better way.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
 from rowlock.outage import Outage
-from rowlock.stores.base import OwnTransaction, Store, Wake
+from rowlock.stores.base import OwnTransaction, Wake
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
@@ -25,6 +25,7 @@ from rowlock.stores.sql.versions import emptied
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.copying import CopySide
+    from rowlock.stores.sql.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 Witness = Callable[[Session], bool]  # sees in the database that something was committed

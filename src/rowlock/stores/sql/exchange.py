@@ -41,6 +41,11 @@ class Exchanges:
         now: float | None = None,
         resent: bool = False,
     ) -> ExchangeResult:
+        """Hand back outcomes and take new claims, in one transaction.
+
+        `resent` says that these outcomes may have been written already: the last call ended in
+        `OutcomeUnknown`. Those that were are not counted as lost.
+        """
         if request is not None and not request.starts:
             request = request if request.count > 0 and self._source.may_claim() else None
         asked = Exchange(
@@ -58,6 +63,7 @@ class Exchanges:
             return self._apart(asked)
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
+        """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         with self._database.read() as db:
             return self._source.held(db, worker)
 

@@ -18,12 +18,14 @@ class Operators:
         self._database = database
 
     def cancel(self, job: int, now: float | None = None) -> None:
+        """Cancel a waiting job at once; ask a running one to stop; leave a finished one."""
         with self._database.write(now) as tx:
             for state, claim in tx.rows("cancel", id=job):
                 event = "cancel asked for" if state == State.RUNNING else "cancelled"
                 add_history(tx, job, claim, event, error_kind="operator")
 
     def retry(self, job: int, now: float | None = None) -> None:
+        """Put a scheduled or finished job back into its queue, with a new budget."""
         try:
             self._retry(job, now)
         except StoreError as error:
@@ -56,6 +58,7 @@ class Operators:
     def set_queue(
         self, name: str, *, paused: bool | None = None, strategy: str | None = None, now: float | None = None
     ) -> None:
+        """Pause or resume a queue, or set the strategy of all its workers ("" unsets it)."""
         with self._database.write(now) as tx:
             if not name.startswith(CONSUMERS):  # their tables stay
                 refuse_moved(tx)

@@ -46,11 +46,13 @@ class Reading:
         self._database = database
 
     def get(self, job: int) -> Job | None:
+        """One job, or None."""
         with self._database.read() as db:
             row = db.row("get_job", id=job)
         return None if row is None else job_of(row)
 
     def changed(self, seen: Mapping[int, Job | None]) -> dict[int, Job | None]:
+        """Those whose state or progress is not as it was seen last; None: not seen yet, or not there."""
         with self._database.read() as db:
             now = {
                 row[0]: (row[1], row[2], _progress(*row[3:]))
@@ -71,6 +73,7 @@ class Reading:
         limit: int = 50,
         cursor: str | None = None,
     ) -> JobList:
+        """A page of jobs, newest first."""
         name = {
             None: "find",
             State.RUNNING: "find_running",
@@ -85,16 +88,19 @@ class Reading:
         return JobList(jobs, str(jobs[-1].id) if len(rows) > limit else None)
 
     def history(self, job: int) -> list[HistoryEntry]:
+        """What became of a job's earlier claims."""
         with self._database.read() as db:
             rows = db.rows("history", id=job)
         return [_record(HistoryEntry, row) for row in rows]
 
     def logs(self, job: int) -> list[LogEntry]:
+        """The log lines kept with a job."""
         with self._database.read() as db:
             rows = db.rows("logs", id=job)
         return [_record(LogEntry, row) for row in rows]
 
     def queues(self) -> list[QueueRecord]:
+        """Every queue that has jobs or settings, with counts by state."""
         counts: dict[str, dict[str, int]] = {}
         with self._database.snapshot() as db:
             for state in ("queued", "scheduled", "running", "bad", "completed"):
@@ -118,15 +124,18 @@ class Reading:
         ]
 
     def consumer_claims(self) -> list[tuple[str, int, int]]:
+        """For each consumer that has claims: its name, how many are in flight, how many wait for a retry."""
         with self._database.read() as db:
             return [(name, held, waiting) for name, held, waiting in db.rows("consumer_claims")]
 
     def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        """The workers, living ones first."""
         with self._database.read(now) as db:
             rows = db.rows("workers")
         return [_record(WorkerRecord, row) for row in rows]
 
     def pulse(self, now: float | None = None) -> Pulse:
+        """Who lives, and how long each queue's oldest due job has waited; reads no finished job."""
         with self._database.read(now) as db:
             paused = frozenset(
                 name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None
@@ -154,10 +163,12 @@ class Reading:
         return Pulse(workers=workers, waiting=waiting, paused=paused, handed_over=handed_over)
 
     def minutes(self, since: int) -> list[Minute]:
+        """Rates and durations since a Unix minute."""
         with self._database.read() as db:
             return [_record(Minute, row) for row in db.rows("minutes", since=since)]
 
     def depth(self, queue: str | None = None) -> int:
+        """How many jobs are queued, in all queues or in one; reads an index of queued jobs, nothing else."""
         with self._database.read() as db:
             row = db.row("depth") if queue is None else db.row("depth_of_queue", queue=queue)
         return int(row[0])

@@ -64,7 +64,11 @@ class Rescuing:
         now: float | None = None,
         may_rescue: Callable[[], bool] = lambda: True,
     ) -> Rescue:
-        """Declare silent workers dead, and take back what the dead hold."""
+        """Take back the claims of silent workers, unless the rescuer itself has been silent.
+
+        `may_rescue` is asked inside the transaction: its own beat may be fresh again while the others, frozen
+        together with it, have not come to theirs yet.
+        """
         include_refused = self._is_time_for_refused(now)
         with self._database.read(now) as db:
             # The holders first: a consumer's table that is looked at for the first time is tried in a

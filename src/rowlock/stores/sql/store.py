@@ -1,13 +1,14 @@
-"""A store that speaks SQL: one database and one source of work, put together from parts.
+"""The store: the few verbs through which everything else reaches a database, put together from parts.
 
 Each verb is in the part that is named here; what a database has of its own is in `database.py`.
+Batch-first and fenced: what ends, extends or reports on a claim says which claim number it holds, and is
+told when that claim is lost. `now` is Unix seconds; None means the store's own clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, TypeVar
 
 from rowlock.stores.base import Wake
 from rowlock.stores.source import Source
@@ -22,19 +23,17 @@ from rowlock.stores.sql.rescue import Rescuing
 from rowlock.stores.sql.user_transaction import UserTransactions
 from rowlock.stores.sql.workers import Workers
 
-D = TypeVar("D", bound=Database)
 
+class Store:
+    """One database with one source of work; without a source of its own, that of the jobs."""
 
-class SqlStore(Generic[D]):
-    """The store over a database; without a source of its own, that of the jobs."""
-
-    def __init__(self, database: D, source: Source | None = None) -> None:
+    def __init__(self, database: Database, source: Source | None = None) -> None:
         jobs = JobSource(database)
-        self.database = database
+        self.database, self.url = database, database.url
         self.source: Source = source or jobs
         refusals = Refusals(database, self.source)
-
         with_retries = database.retried  # what writes may have to be made again
+
         self.open, self.close = database.open, database.close
         self.ddl, self.upgrade = database.ddl, database.upgrade
         self.insert, self.install_id = database.insert, database.install_id
@@ -79,18 +78,13 @@ class SqlStore(Generic[D]):
         self.pulse, self.minutes, self.depth = reading.pulse, reading.minutes, reading.depth
 
     @property
-    def url(self) -> str:
-        """Where it is, for people."""
-        return self.database.url
-
-    @property
     def announces_all_work(self) -> bool:
         """Whether a wake-up or `next_needed` tells of everything that becomes due."""
         return self.source.announces_all_work
 
-    def over(self, source: Source) -> SqlStore[D]:
+    def over(self, source: Source) -> Store:
         """The same database with another source of work."""
-        return SqlStore(self.database, source)
+        return Store(self.database, source)
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         """How the poller of this worker learns of new work; `ring` may be called from any thread."""

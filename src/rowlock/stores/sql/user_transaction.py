@@ -67,6 +67,7 @@ class UserTransactions:
         self._source = source
 
     def insert_on(self, user: UserConnection, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write the jobs in the transaction of a borrowed connection, and commit nothing."""
         tx = self._checked(user)
         self._database.check_open(tx)
         inserted = insert(tx, jobs)
@@ -74,16 +75,19 @@ class UserTransactions:
         return inserted
 
     def get_on(self, user: UserConnection, job: int) -> Job | None:
+        """One job as that transaction sees it."""
         row = self._database.session_on(user).row("get_job", id=job)
         return None if row is None else job_of(row)
 
     def finish_on(self, user: UserConnection, worker: str, outcome: Outcome, report: Report | None) -> bool:
+        """Write a run's last report and its outcome there; False means that the claim was lost."""
         written = self._source.finish_on(self._checked(user), user.style, worker, outcome, report)
         if written:
             self._database.note_witness(user, lambda db: self._source.took_effect(db, outcome))
         return written
 
     def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
+        """Write a run's report there and keep its claim from being lost before the commit; False: it was."""
         return self._source.confirm_on(self._checked(user), user.style, claim, report)
 
     def _checked(self, user: UserConnection) -> Session:

@@ -30,6 +30,10 @@ class Workers:
         self._database = database
 
     def register(self, worker: Registration, now: float | None = None) -> str:
+        """Write the worker's row; returns its id, with a suffix if that id was used before.
+
+        Jobs that were put off because no living worker knew their task, and that this one knows, are due now.
+        """
         self._database.limit_idle(worker.lease)
         values = msgspec.structs.asdict(worker)
         values["worker"] = values.pop("id")
@@ -56,6 +60,7 @@ class Workers:
     def know(
         self, worker: str, queues: Sequence[str], tasks: dict[str, Any], now: float | None = None
     ) -> None:
+        """Write into the row of a worker of these queues that it knows these tasks by now."""
         with self._database.write(now) as tx:
             tx.run("know_tasks", worker=worker, tasks=json_text(tasks))
             self._offer(tx, _chosen(queues, tasks))
@@ -65,14 +70,17 @@ class Workers:
         queue_up(self._database, tx, "offer", tx.rows("put_off_jobs", most=_OFFERED, **chosen))
 
     def beat(self, worker: str, strategy: str, now: float | None = None) -> bool:
+        """Say that the worker lives; False means that it was declared dead."""
         with self._database.write(now) as tx:
             return tx.run("beat", worker=worker, strategy=strategy) > 0
 
     def tell(self, worker: str, info: dict[str, Any]) -> None:
+        """Put these members into the worker's info, for others to read."""
         with self._database.write() as tx:
             tx.run("tell", worker=worker, info=json_text(info))
 
     def info(self, worker: str) -> dict[str, Any]:
+        """What the worker's row says beside its columns; empty if there is no such worker."""
         with self._database.read() as db:
             row = db.row("info", worker=worker)
         return {} if row is None or row[0] is None else dict(msgspec.json.decode(row[0]))

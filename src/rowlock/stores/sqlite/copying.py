@@ -12,7 +12,7 @@ from rowlock.stores.sql.session import Session
 from rowlock.stores.sqlite import schema
 
 if TYPE_CHECKING:
-    from rowlock.stores.base import Store
+    from rowlock.stores.sql.store import Store
     from rowlock.stores.sqlite.database import SqliteDatabase
     from rowlock.stores.sqlite.session import SqliteSession
 

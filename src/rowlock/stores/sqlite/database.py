@@ -24,12 +24,12 @@ from rowlock.errors import (
     StoreUnusable,
 )
 from rowlock.job import Inserted, NewJob, Outcome
-from rowlock.stores.base import Store
 from rowlock.stores.sql.copying import MOVED, CopySide
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.inserting import insert as insert_by_key
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
+from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 from rowlock.stores.sql.versions import check, migrations_in
