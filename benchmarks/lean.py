@@ -15,7 +15,6 @@ from typing import cast
 from benchmarks.apps import add, adding_app
 from benchmarks.measure import Timing, in_turn, spread, timed
 from benchmarks.report import Line, Setting
-from rowlock.execution.residents import Residents
 from rowlock.job import Claim
 from rowlock.pools.thread import ThreadPool
 from rowlock.worker.claimer import Claimer
@@ -30,11 +29,11 @@ def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
     app, task = adding_app(setting.folder / "rowlock.db")
     worker = app.worker(concurrency=1)
-    worker._pools.make(worker._residents)
+    worker._pools.make()
     worker._demand.reset(worker._pools.slots, None)
     over = _Over(worker.runs)
     pool = cast("ThreadPool", worker._pools.by_kind["thread"])
-    runners = Runners(app, pool, worker.runs, cast("Claimer", over), queue.SimpleQueue(), Residents())
+    runners = Runners(pool, worker.runs, worker._executor, cast("Claimer", over), queue.SimpleQueue())
     claims = [_claim(number, task.name) for number in range(_BATCH)]
 
     def worked(count: int = _BATCH) -> None:

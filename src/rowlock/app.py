@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rowlock.consumers.consumer import Consumer, ConsumerOptions
     from rowlock.execution.context import JobContext
-    from rowlock.execution.execute import Hook
+    from rowlock.execution.hooks import Hook
     from rowlock.files.ingest import Ingest
     from rowlock.files.janitor import Janitor
     from rowlock.files.options import IngestOptions, JanitorOptions

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
     from rowlock.consumers.source import ConsumerSource
     from rowlock.execution.context import JobContext
-    from rowlock.execution.execute import Hook
+    from rowlock.execution.hooks import Hook
     from rowlock.execution.residents import Residents
     from rowlock.files.ingest import Ingest
     from rowlock.files.janitor import Janitor

@@ -13,7 +13,8 @@ from sqlalchemy.pool import NullPool
 
 from rowlock import JobContext, Outcome, Retry
 from rowlock.execution.context import local_context
-from rowlock.execution.execute import execute
+from rowlock.execution.execute import Executor
+from rowlock.execution.residents import Residents
 from tests.execution.bench import Bench
 from tests.execution.test_transaction import alchemy_url, named_insert
 
@@ -176,6 +177,6 @@ def test_a_child_process_awaits_them_with_the_task(on_sqlite: Bench) -> None:
         return "done"
 
     context = local_context("work")
-    outcome = execute(context.job, on_sqlite.app.find_task("work"), context, [hook], 1000)
+    outcome = Executor([hook], 1000, Residents()).execute(on_sqlite.app.find_task("work"), context)
     assert (outcome.ending, outcome.result) == ("completed", '"done"')
     assert loops == [loops[0], loops[0], "completed"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock import JobContext, Rowlock
+from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.job import Ending
 from rowlock.pools.base import Run
@@ -30,7 +31,7 @@ class Loop:
         self.runs = Runs(self.unwritten, queue.SimpleQueue(), 2.0)
         self.begun: list[int] = []
         self.let_go = threading.Event()
-        self.pool = AsyncPool(1, Rowlock(), self.runs, Residents())
+        self.pool = AsyncPool(1, self.runs, Executor([], 1000, Residents()))
         self.pool.start()
 
         async def hold(ctx: JobContext) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from rowlock.execution.context import JobContext
-from rowlock.job import Claim, Outcome
+from rowlock.job import Outcome
 
 log = logging.getLogger("rowlock.run")
 
@@ -28,9 +28,7 @@ def is_async(hook: Hook) -> bool:
     return inspect.isasyncgenfunction(hook)
 
 
-async def enter(
-    claim: Claim, context: JobContext, hooks: Sequence[Hook]
-) -> tuple[Entered, BaseException | None]:
+async def enter(context: JobContext, hooks: Sequence[Hook]) -> tuple[Entered, BaseException | None]:
     """The hooks that were entered, and what one of them raised instead."""
     entered: Entered = []
     try:
@@ -46,12 +44,12 @@ async def enter(
     except GeneratorExit:
         raise
     except BaseException as error:
-        log.exception("%s: a hook raised before the run", claim.title)
+        log.exception("%s: a hook raised before the run", context.job.title)
         return entered, error
     return entered, None
 
 
-async def leave(claim: Claim, entered: Entered, outcome: Outcome) -> None:
+async def leave(context: JobContext, entered: Entered, outcome: Outcome) -> None:
     """Tell them the outcome, the last one first; what they raise changes nothing about it."""
     if not entered:
         return
@@ -69,6 +67,6 @@ async def leave(claim: Claim, entered: Entered, outcome: Outcome) -> None:
         except GeneratorExit:
             raise
         except BaseException:
-            log.exception("%s: a hook raised after the run", claim.title)
+            log.exception("%s: a hook raised after the run", context.job.title)
         else:
-            log.error("%s: a hook yielded more than once", claim.title)
+            log.error("%s: a hook yielded more than once", context.job.title)

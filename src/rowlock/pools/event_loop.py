@@ -13,11 +13,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from rowlock.execution.execute import execute, execute_async
-from rowlock.execution.residents import Residents
+from rowlock.execution.execute import Executor
 from rowlock.execution.stacks import awaits_of, stack_of
 from rowlock.pools.base import CallersLoop, Run, Runs
-from rowlock.workload import App
 
 log = logging.getLogger("rowlock.async")
 
@@ -30,19 +28,11 @@ _AFTER_DEADLINE = 0.001
 class AsyncPool:
     """Runs as many coroutines at once as it has slots; what was prefetched waits for one of them."""
 
-    def __init__(
-        self,
-        size: int,
-        app: App,
-        runs: Runs,
-        residents: Residents,
-        callers: CallersLoop | None = None,
-    ) -> None:
+    def __init__(self, size: int, runs: Runs, executor: Executor, callers: CallersLoop | None = None) -> None:
         self._size = size
         self._callers = callers
-        self._app = app
         self._runs = runs
-        self._residents = residents
+        self._executor = executor
         self._loop: asyncio.AbstractEventLoop | None = callers.loop if callers else None
         self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
@@ -125,18 +115,13 @@ class AsyncPool:
         self._loop.call_soon(self._begin)
 
     async def _drive(self, run: Run) -> None:
-        hooks, limit, task = self._app.hooks, self._app.settings.max_payload_bytes, run.task
         outcome = self._runs.ended_before_start(run)
-        if outcome is not None:
-            pass
-        elif task is None:  # a task that this worker does not know: nothing is awaited
-            outcome = execute(run.claim, None, run.context, hooks, limit)
-        else:
-            assert self._loop is not None
+        if outcome is None:
             timeout, bell = run.context.timeout, None
             if timeout is not None:
-                bell = self._loop.call_later(timeout + _AFTER_DEADLINE, self._cancel, run)
-            outcome = await execute_async(run.claim, task, run.context, hooks, limit, self._residents)
+                loop = asyncio.get_running_loop()
+                bell = loop.call_later(timeout + _AFTER_DEADLINE, self._cancel, run)
+            outcome = await self._executor.execute_async(run.task, run.context)
             if bell is not None:
                 bell.cancel()
         with self._lock:

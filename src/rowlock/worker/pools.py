@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rowlock import pools
 from rowlock.errors import ConfigurationError
-from rowlock.execution.residents import Residents
+from rowlock.execution.execute import Executor
 from rowlock.pools.base import CallersLoop, Pool, Run
-from rowlock.task import Task
+from rowlock.pools.thread import ThreadPool
+from rowlock.task import POOLS, Task
 from rowlock.worker.runs import Runs
 from rowlock.workload import App, Workload
 
@@ -26,21 +26,23 @@ class Pools:
         self,
         app: App,
         workload: Workload,
+        runs: Runs,
+        executor: Executor,
         pool: str,
         concurrency: int | None,
         max_jobs_per_child: int | None,
-        runs: Runs,
     ) -> None:
-        if pool not in pools.POOLS:
-            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(pools.POOLS)}")
+        if pool not in POOLS:
+            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
         check_number("concurrency", concurrency, 1)
         check_number("max_jobs_per_child", max_jobs_per_child, 1)
         self._app = app
         self._workload = workload
+        self._runs = runs
+        self._executor = executor
         self._pool = pool
         self._concurrency = concurrency
         self._max_jobs_per_child = max_jobs_per_child
-        self._runs = runs
         self.callers_loop: CallersLoop | None = None  # on which coroutines run, if not on one of their own
         self.by_kind: dict[str, Pool] = {}
         self.slots: dict[str, int] = {}
@@ -49,37 +51,54 @@ class Pools:
 
     def kind_of(self, task: Task[..., Any] | None) -> str:
         """The kind of pool that this task runs in; one that nobody here knows can go back from any."""
-        kind = pools.kind_of(task, self._pool)
+        kind = self._pool if task is None else self._needed_by(task)
         return kind if kind in self.by_kind or not self.by_kind else next(iter(self.by_kind))
+
+    def _needed_by(self, task: Task[..., Any]) -> str:
+        """The kind of pool that a task asks for, or one that fits."""
+        if task.pool is not None:
+            return task.pool
+        if task.is_async:
+            return "process" if self._pool == "process" else "async"
+        return "thread" if self._pool == "async" else self._pool
+
+    def _tasks_by_kind(self) -> dict[str, list[Task[..., Any]]]:
+        kinds: dict[str, list[Task[..., Any]]] = {}
+        for task in self._workload.registry.tasks.values():
+            kinds.setdefault(self._needed_by(task), []).append(task)
+        return kinds or {self._pool: []}
 
     @property
     def concurrency(self) -> int:
         """How many jobs run at once: in the pool that was asked for, or in the one that all tasks need."""
-        tasks = self._workload.registry.tasks.values()
-        kinds = {pools.kind_of(task, self._pool) for task in tasks} or {self._pool}
+        kinds = self._tasks_by_kind()
         return self._concurrency or _CONCURRENCY[self._pool if self._pool in kinds else min(kinds)]
 
-    def make(self, residents: Residents) -> None:
+    def make(self) -> None:
         """A pool for each kind that the tasks need."""
-        kinds: dict[str, list[Task[..., Any]]] = {}
-        for task in self._workload.registry.tasks.values():
-            kinds.setdefault(pools.kind_of(task, self._pool), []).append(task)
-        kinds = kinds or {pools.kind_of(None, self._pool): []}
+        kinds = self._tasks_by_kind()
         self.slots = {kind: self._slots_in(kind, tasks) for kind, tasks in sorted(kinds.items())}
-        self.by_kind = {
-            kind: pools.make(
-                *(kind, size, self._app, self._workload, self._runs, residents),
-                tasks=[task.name for task in kinds[kind]],
-                max_jobs_per_child=self._max_jobs_per_child,
-                callers_loop=self.callers_loop,
-            )
-            for kind, size in self.slots.items()
-        }
+        self.by_kind = {kind: self._made(kind, kinds[kind]) for kind in self.slots}
 
-    def start(self, residents: Residents) -> None:
+    def _made(self, kind: str, tasks: Sequence[Task[..., Any]]) -> Pool:
+        """A pool of that kind; imported when it is first needed."""
+        size, runs = self.slots[kind], self._runs
+        if kind == "process":
+            from rowlock.pools.process.pool import ProcessPool
+
+            names, most = [task.name for task in tasks], self._max_jobs_per_child
+            return ProcessPool(size, self._app, self._workload, runs, self._executor.residents, names, most)
+        if kind == "async":
+            from rowlock.pools.event_loop import AsyncPool
+
+            return AsyncPool(size, runs, self._executor, self.callers_loop)
+        return ThreadPool(size)
+
+    def start(self) -> None:
         """Load what runs in this process need, and get every pool ready; raises if one cannot."""
-        tasks = self._workload.registry.tasks.values()  # a process pool loads what they need in its children
-        residents.load([task for task in tasks if pools.kind_of(task, self._pool) != "process"])
+        # A process pool loads what its tasks need in its children.
+        here = (tasks for kind, tasks in self._tasks_by_kind().items() if kind != "process")
+        self._executor.residents.load([task for tasks in here for task in tasks])
         for pool in self.by_kind.values():
             pool.start()
 

@@ -9,27 +9,24 @@ import itertools
 import os
 import threading
 
-from rowlock.execution.execute import execute
-from rowlock.execution.residents import Residents
+from rowlock.execution.execute import Executor
 from rowlock.pools.thread import ThreadPool
 from rowlock.stores.base import Bell
 from rowlock.worker.claimer import Claimer
 from rowlock.worker.runs import Runs
-from rowlock.workload import App
 
 
 class Runners:
     """The threads of one worker's thread pool; started when they are needed."""
 
     def __init__(
-        self, app: App, pool: ThreadPool, runs: Runs, claimer: Claimer, bell: Bell, residents: Residents
+        self, pool: ThreadPool, runs: Runs, executor: Executor, claimer: Claimer, bell: Bell
     ) -> None:
-        self._app = app
         self._pool = pool
         self._runs = runs
         self._claimer = claimer
         self._bell = bell
-        self._residents = residents
+        self._executor = executor
         self._process = os.getpid()
         self._numbers = itertools.count(1)
 
@@ -41,12 +38,11 @@ class Runners:
 
     def work(self) -> None:
         """Take one run after the other, until the pool needs this thread no more."""
-        app, pool, runs = self._app, self._pool, self._runs
+        pool, runs, execute = self._pool, self._runs, self._executor.execute
         while (run := pool.next()) is not None:
             outcome = runs.ended_before_start(run)
             if outcome is None:
-                limit = app.settings.max_payload_bytes
-                outcome = execute(run.claim, run.task, run.context, app.hooks, limit, self._residents)
+                outcome = execute(run.task, run.context)
             if os.getpid() != self._process:  # a task forked, and its child came back: no business here
                 os._exit(0)
             if not pool.ended(run):

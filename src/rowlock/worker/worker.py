@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
 
 from rowlock.errors import TRANSIENT, RowlockError, StoreError
+from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.liveness import Lease, Liveness
 from rowlock.options import check_seconds
@@ -72,7 +73,8 @@ class Worker:
         self._unwritten = Unwritten()
         # From here on, each is given those above it and calls nothing but them.
         self.runs = Runs(self._unwritten, self._bell, check_seconds("timeout_grace", timeout_grace) or 0.0)
-        self._pools = Pools(app, workload, pool, concurrency, max_jobs_per_child, self.runs)
+        self._executor = Executor(app.hooks, app.settings.max_payload_bytes, self._residents)
+        self._pools = Pools(app, workload, self.runs, self._executor, pool, concurrency, max_jobs_per_child)
         liveness = Liveness(Lease(app.settings.lease))
         self._demand = Demand(workload, self._profile, liveness, self.runs)
         self._reports = RunReports(workload.store, self.runs, self._pools, self._demand, self._residents)
@@ -226,14 +228,13 @@ class Worker:
         self._stop_at, self._said, self.ended = None, False, ""
         self._counts.reset()
         self.claimer.reset(in_callers_thread)
-        self._pools.make(self._residents)
+        self._pools.make()
         self._demand.reset(self._pools.slots, self._prefetch)
         threads = self._pools.by_kind.get("thread")
         if isinstance(threads, ThreadPool):
-            parts = (self.runs, self.claimer, self._bell, self._residents)
-            self._runners = Runners(self._app, threads, *parts)
+            self._runners = Runners(threads, self.runs, self._executor, self.claimer, self._bell)
         try:
-            self._pools.start(self._residents)
+            self._pools.start()
             try:
                 self.register()
             except TRANSIENT as error:  # the loop goes on trying, and says so

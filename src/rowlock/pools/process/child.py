@@ -23,7 +23,7 @@ from typing import Any
 from rowlock.error_text import describe, storable
 from rowlock.errors import ConfigurationError
 from rowlock.execution.context import JobContext, current
-from rowlock.execution.execute import execute
+from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import stack_of
 from rowlock.job import Claim
@@ -167,7 +167,7 @@ class ChildRuns:
         self._sender = sender
         self._process = os.getpid()
         self._main = threading.get_ident()
-        self._jobs: queue.SimpleQueue[tuple[Claim, JobContext] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[JobContext | None] = queue.SimpleQueue()
         self.app: App  # once it is imported
         self.workload: Workload
         self._current: JobContext | None = None
@@ -182,12 +182,10 @@ class ChildRuns:
 
     def work(self, residents: Residents) -> None:
         """Run what the parent sends until it says that nothing more will come."""
-        app, find_task = self.app, self.workload.registry.find
-        while (job := self._jobs.get()) is not None:
+        executor = Executor(self.app.hooks, self.app.settings.max_payload_bytes, residents)
+        while (context := self._jobs.get()) is not None:
             self._busy.set()
-            claim, context = job
-            task, limit = find_task(claim.task), app.settings.max_payload_bytes
-            outcome = execute(claim, task, context, app.hooks, limit, residents)
+            outcome = executor.execute(self.workload.registry.find(context.task), context)
             if os.getpid() != self._process:  # a task forked, and its child returned from the task
                 os._exit(0)
             with self._reports:
@@ -240,7 +238,7 @@ class ChildRuns:
         timeout = None if task is None else task.timeout
         context = JobContext(claim, timeout, store=self.workload.store, reporting=_ReportsHeld(self))
         self._reported, self._current = False, context
-        self._jobs.put((claim, context))
+        self._jobs.put(context)
 
     def _send_stack(self) -> None:
         frame = sys._current_frames().get(self._main)
