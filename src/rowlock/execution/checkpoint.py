@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,73 +33,73 @@ _turns: WeakKeyDictionary[JobContext, _Turns] = WeakKeyDictionary()
 _turns_lock = threading.Lock()
 
 
-def _turns_of(context: JobContext) -> _Turns:
-    with _turns_lock:
-        return _turns.setdefault(context, _Turns())
-
-
 class Checkpoint:
     """What `ctx.checkpoint()` returns: a `with` block, or an `async with` block in an async task."""
 
     def __init__(self, context: JobContext, given: object | None) -> None:
         self._context = context
         self._given = given
-        self._turns = _turns_of(context)
-        self._transaction: Transaction | None = None
-        self._progress: Progress | None = None  # what the run had said before the block
+        with _turns_lock:
+            self._turns = _turns.setdefault(context, _Turns())
 
     def __enter__(self) -> Any:
-        refuse_on_event_loop(self._context.task, "ctx.checkpoint()")
-        self._turns.threads.acquire()
-        try:
-            transaction = self._context.begin_transaction(self._given, checkpoint=True)
-            try:
-                transaction.begin()
-            except BaseException:
-                transaction.abort()
-                raise
-        except BaseException:
-            self._turns.threads.release()
-            raise
-        self._transaction = transaction
-        self._progress = self._context.progress_said
-        return transaction.connection
+        block = self._blocking()
+        entered = block.__enter__()
+        self._block = block  # not before it has its turn: others may wait to enter the same one
+        return entered
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        transaction = self._entered()
-        try:
-            if error is not None:
-                self._context.progress_said = self._progress
-                transaction.abort()
-            else:
-                with self._reported() as report:
-                    transaction.checkpoint(report)
-        finally:
-            self._turns.threads.release()
+    def __exit__(self, *error: Any) -> None:
+        self._block.__exit__(*error)
 
     async def __aenter__(self) -> Any:
-        turns, task = self._turns, asyncio.current_task()
+        block = self._on_event_loop()
+        entered = await block.__aenter__()
+        self._async_block = block
+        return entered
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._async_block.__aexit__(*error)
+
+    @contextmanager
+    def _blocking(self) -> Iterator[Any]:
+        context = self._context
+        refuse_on_event_loop(context.task, "ctx.checkpoint()")
+        with self._turns.threads:
+            transaction = context.begin_transaction(self._given, checkpoint=True)
+            before = context.progress_said
+            try:
+                transaction.begin()
+                yield transaction.connection
+            except BaseException:
+                context.progress_said = before
+                transaction.abort()
+                raise
+            with self._report(before) as report:
+                transaction.checkpoint(report)
+
+    @asynccontextmanager
+    async def _on_event_loop(self) -> AsyncIterator[Any]:
+        context, turns, task = self._context, self._turns, asyncio.current_task()
         if turns.owner is task:
             raise ConfigurationError("ctx.checkpoint() inside of another: end its block first")
-        await turns.coroutines.acquire()
-        turns.owner = task
-        try:
-            transaction = await self._aopen()
+        async with turns.coroutines:
+            turns.owner = task
             try:
-                await transaction.abegin()
-            except BaseException:
-                await transaction.aabort()
-                raise
-        except BaseException:
-            self._leave()
-            raise
-        self._transaction = transaction
-        self._progress = self._context.progress_said
-        return AsyncConnection(transaction) if self._given is None else self._given
+                transaction = await self._opened()
+                before = context.progress_said
+                try:
+                    await transaction.abegin()
+                    yield AsyncConnection(transaction) if self._given is None else self._given
+                except BaseException:
+                    context.progress_said = before
+                    await transaction.aabort()
+                    raise
+                with self._report(before) as report:
+                    await transaction.acheckpoint(report)
+            finally:
+                turns.owner = None
 
-    async def _aopen(self) -> Transaction:
+    async def _opened(self) -> Transaction:
         context = self._context
         # In a thread: it waits for reports that are being written, which may wait for a lock that another
         # coroutine of this event loop holds.
@@ -118,33 +117,9 @@ class Checkpoint:
                 await opened.aabort()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        transaction = self._entered()
-        try:
-            if error is not None:
-                self._context.progress_said = self._progress
-                await transaction.aabort()
-            else:
-                with self._reported() as report:
-                    await transaction.acheckpoint(report)
-        finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._turns.owner = None
-        self._turns.coroutines.release()
-
-    def _entered(self) -> Transaction:
-        transaction, self._transaction = self._transaction, None
-        if transaction is None:
-            raise ConfigurationError("ctx.checkpoint() is a `with` block: enter it once")
-        return transaction
-
     @contextmanager
-    def _reported(self) -> Iterator[Report | None]:
-        """What the run has said so far, to be committed with the rows."""
+    def _report(self, before: Progress | None) -> Iterator[Report | None]:
+        """What the run has said so far, to be committed with the rows; `before`: what it had said before."""
         context = self._context
         report = context.take_report(final=True)
         try:
@@ -153,5 +128,5 @@ class Checkpoint:
             if isinstance(error, ClaimLost):
                 context.lost = True
             elif report is not None:
-                context.give_back(msgspec.structs.replace(report, progress=self._progress))
+                context.give_back(msgspec.structs.replace(report, progress=before))
             raise

@@ -126,11 +126,15 @@ class JobContext:
         if self.cancelled:
             raise CancelRequested(claim_outcomes.CANCELLED)
 
-    def _raise_if_over(self) -> None:
+    def why_over(self) -> Exception | None:
+        """Why nothing that it still does will count: its claim is lost, or its time is up."""
         if self.lost:
-            raise ClaimLost(claim_outcomes.lost(self.claim, self.job.title))
-        if self.is_late:
-            raise RunTimedOut(claim_outcomes.timed_out(self.timeout or 0.0))
+            return ClaimLost(claim_outcomes.lost(self.claim, self.job.title))
+        return RunTimedOut(claim_outcomes.timed_out(self.timeout or 0.0)) if self.is_late else None
+
+    def _raise_if_over(self) -> None:
+        if (reason := self.why_over()) is not None:
+            raise reason
 
     # -- what a task writes ----------------------------------------------------------------------
 
@@ -246,10 +250,6 @@ class JobContext:
         """What is neither written nor being written; the worker does not write it any more."""
         with self._reporting:
             return self.take_report()
-
-    def end(self, token: Token[JobContext | None]) -> None:
-        """The run is over."""
-        current.reset(token)
 
 
 def local_context(task: str) -> JobContext:

@@ -18,8 +18,8 @@ from msgspec.structs import force_setattr
 from rowlock import claim_outcomes, codec
 from rowlock.endings import Event
 from rowlock.error_text import describe, headline, storable
-from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload, RunTimedOut
-from rowlock.execution.context import JobContext
+from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload
+from rowlock.execution.context import JobContext, current
 from rowlock.execution.hooks import Hook, enter, is_async, leave
 from rowlock.execution.residents import Residents
 from rowlock.job import Ending, Outcome, Report
@@ -59,7 +59,7 @@ class Executor:
         except BaseException as error:
             outcome = _internal(error, task, context)
         finally:
-            context.end(token)
+            current.reset(token)
             for lock in locks:
                 lock.release()
         return finished(context, outcome)
@@ -82,7 +82,7 @@ class Executor:
         except BaseException as error:
             outcome = _internal(error, task, context)
         finally:
-            context.end(token)
+            current.reset(token)
             for lock in held:
                 lock.release()
         return finished(context, outcome)
@@ -175,19 +175,12 @@ async def _acquired(lock: threading.Lock) -> None:
 
 def _after_error(error: BaseException, task: Task[..., Any], context: JobContext) -> Outcome:
     if isinstance(error, asyncio.CancelledError):
-        error = _why_cancelled(context) or error
+        # If this worker did not cancel the coroutine, the task itself did.
+        asked = CancelRequested(claim_outcomes.CANCELLED) if context.cancelled else context.why_over()
+        error = asked or error
     return claim_outcomes.after_error(
         context.job, error, task.retry, cancel_requested=context.cancelled, lost=context.lost
     )
-
-
-def _why_cancelled(context: JobContext) -> BaseException | None:
-    """What a coroutine was told by being cancelled; None: it was not this worker who did it."""
-    if context.cancelled:
-        return CancelRequested(claim_outcomes.CANCELLED)
-    if context.lost:
-        return ClaimLost(claim_outcomes.lost(context.claim, context.job.title))
-    return RunTimedOut(claim_outcomes.timed_out(context.timeout or 0.0)) if context.is_late else None
 
 
 def _internal(error: BaseException, task: Task[..., Any] | None, context: JobContext) -> Outcome:

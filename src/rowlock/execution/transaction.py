@@ -9,9 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextvars import Token
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -50,8 +48,7 @@ class Transaction:
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
         self._lines = self._borrowed.lines
-        self._token: Token[Destination | None] | None = None
-        self._lent: Destination | None = None
+        self._lent: Destination | None = None  # where what the task enqueues goes, from the first block on
         self._held: HeldConnection | HeldSession | None = None
         self._mark: object = None
         self._process = os.getpid()
@@ -71,14 +68,14 @@ class Transaction:
 
     def begin(self) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
-        if self._own is None and self._token is None:
+        if self._own is None and self._lent is None:
             self._held = self._borrowed.call(self._begin_on)
         self._join()
 
     async def abegin(self) -> None:
         """The same from a coroutine."""
         self._lines = self._borrowed.async_lines
-        if self._own is None and self._token is None:
+        if self._own is None and self._lent is None:
             self._held = await self._borrowed.acall(self._begin_on)
         self._join()
 
@@ -101,10 +98,10 @@ class Transaction:
             raise Fail(self._ended_too_early) from error
 
     def _join(self) -> None:
-        if self._token is None:
+        if self._lent is None:
             in_thread = None if self.thread is None else self.in_thread
             self._lent = Destination(self._store, self._borrowed, in_thread)
-            self._token = joined.set(self._lent)
+            joined.set(self._lent)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -114,14 +111,10 @@ class Transaction:
 
     async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
         """The same from a coroutine."""
-        if self.thread is not None:
-            return await self.thread.finish(self._settle, self._borrowed, outcome, report)
-        return await self._borrowed.acall(lambda user: self._settle(user, outcome, report))
+        return await self._finish(self._settle, outcome, report)
 
     def _settle(self, user: UserConnection, outcome: Outcome, report: Report | None) -> Outcome:
-        if (
-            self._process != os.getpid()
-        ):  # a task forked, and its child came back: this is not its transaction
+        if self._process != os.getpid():  # a task forked, and its child came back: not its transaction
             os._exit(0)
         if outcome.ending is not Ending.COMPLETED or self.is_checkpoint:  # one whose block has not ended
             self._abort(user)
@@ -136,15 +129,17 @@ class Transaction:
 
     async def acheckpoint(self, report: Report | None) -> None:
         """The same from a coroutine."""
-        if self.thread is not None:
-            await self.thread.finish(self._checkpoint, self._borrowed, report)
-        else:
-            await self._borrowed.acall(lambda user: self._checkpoint(user, report))
+        await self._finish(self._checkpoint, report)
 
     def _checkpoint(self, user: UserConnection, report: Report | None) -> None:
         if not self.open:
             raise ConfigurationError("the run has ended before its checkpoint: what it wrote is undone")
         self._commit(user, lambda: self._store.confirm_on(user, self._claim, report))
+
+    async def _finish(self, step: Callable[..., T], *given: Any) -> T:
+        if self.thread is not None:
+            return await self.thread.finish(step, self._borrowed, *given)
+        return await self._borrowed.acall(lambda user: step(user, *given))
 
     def _commit(self, user: UserConnection, write_last: Callable[[], bool]) -> None:
         """Commit after the fenced statement; whatever that or the database refuses undoes everything."""
@@ -205,20 +200,15 @@ class Transaction:
 
     def _release(self) -> None:
         self.open = False
-        if self._lent is not None:
-            self._lent.open = False
         if self._own is not None:
             self._own.close()
         if self._held is not None:
             self._held.finish()
         if self.thread is not None:
             self.thread.leave()
-        if self._token is not None:
-            try:
-                joined.reset(self._token)
-            except ValueError:  # ended in another context than it began in
-                joined.set(None)
-            self._token = None
+        if self._lent is not None:
+            self._lent.open = False  # also for what was begun in another context, and still has it
+            joined.set(None)
 
 
 class Block:
@@ -234,9 +224,7 @@ class Block:
         transaction.begin()
         return transaction.connection
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         transaction = self._context.open_transaction
         if error is not None and transaction is not None:
             transaction.abort()
@@ -252,9 +240,7 @@ class Block:
         await transaction.abegin()
         return AsyncConnection(transaction) if self._given is None else self._given
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         transaction = self._context.open_transaction
         if error is not None and transaction is not None:
             await transaction.aabort()

@@ -30,13 +30,12 @@ class AsyncPool:
 
     def __init__(self, size: int, runs: Runs, executor: Executor, callers: CallersLoop | None = None) -> None:
         self._size = size
-        self._callers = callers
+        self._is_callers = callers is not None
         self._runs = runs
         self._executor = executor
-        self._loop: asyncio.AbstractEventLoop | None = callers.loop if callers else None
-        self._thread = threading.Thread(target=self._live, name="rowlock-async", daemon=True)
+        self._loop = callers.loop if callers else None
+        self._loop_thread = callers.thread if callers else None
         self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
-        self._ready = threading.Event()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._waiting: deque[Run] = deque()
@@ -51,9 +50,13 @@ class AsyncPool:
         return len(self._abandoned)
 
     def start(self) -> None:
-        if self._callers is None:
-            self._thread.start()
-            self._ready.wait()
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=self._live, args=(self._loop,), name="rowlock-async", daemon=True
+            )
+            thread.start()
+            self._loop_thread = thread.ident
         self._watcher.start()
 
     def submit(self, runs: Sequence[Run]) -> None:
@@ -92,18 +95,16 @@ class AsyncPool:
 
     # -- in the loop's thread --------------------------------------------------------------------
 
-    def _live(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
-        self._ready.set()
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
         try:
-            self._loop.run_forever()
+            loop.run_forever()
         finally:
-            self._loop.close()
+            loop.close()
 
     def _begin(self) -> None:
         """Begin those that wait, while there is a free slot; abandoned runs hold none."""
-        assert self._loop is not None
+        loop = asyncio.get_running_loop()
         if self._alive_timer is None and self._waiting:
             self._note_alive(first=True)
         for _ in range(_AT_ONCE):
@@ -111,8 +112,8 @@ class AsyncPool:
                 if not self._waiting or len(self._coroutines) - len(self._abandoned) >= self._size:
                     return
                 run = self._waiting.popleft()
-                self._coroutines[run] = self._loop.create_task(self._drive(run))
-        self._loop.call_soon(self._begin)
+                self._coroutines[run] = loop.create_task(self._drive(run))
+        loop.call_soon(self._begin)
 
     async def _drive(self, run: Run) -> None:
         outcome = self._runs.ended_before_start(run)
@@ -140,8 +141,8 @@ class AsyncPool:
 
     def _note_alive(self, first: bool = False) -> None:
         self._alive_at, self._alive_timer = time.monotonic(), None
-        if self._loop is not None and (first or self._coroutines):
-            self._alive_timer = self._loop.call_later(_LOOK_EVERY, self._note_alive)
+        if first or self._coroutines:
+            self._alive_timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._note_alive)
 
     def _cancel_all(self) -> None:
         """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
@@ -151,11 +152,11 @@ class AsyncPool:
         self._leave()
 
     def _leave(self) -> None:
-        assert self._loop is not None
+        loop = asyncio.get_running_loop()
         if self._coroutines:
-            self._loop.call_later(_LOOK_EVERY, self._leave)
-        elif self._callers is None:
-            self._loop.stop()
+            loop.call_later(_LOOK_EVERY, self._leave)
+        elif not self._is_callers:
+            loop.stop()
 
     # -- in the watcher's thread -----------------------------------------------------------------
 
@@ -169,22 +170,12 @@ class AsyncPool:
             # Thousands of short steps take their time, too: one that blocks is still the same one later.
             current = asyncio.current_task(self._loop)
             if late >= BLOCKED and current is suspect and not told:
-                told = True
+                told, running = True, list(self._coroutines.items())
+                frame = sys._current_frames().get(self._loop_thread or 0)
                 log.warning(
                     "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
-                    self._name_of(current),
+                    next((run.claim.title for run, task in running if task is current), "something"),
                     late * 1000,
-                    self._stack(),
+                    "" if frame is None else stack_of(frame),
                 )
             suspect = current
-
-    def _name_of(self, task: asyncio.Task[object] | None) -> str:
-        for run, known in list(self._coroutines.items()):
-            if known is task:
-                return run.claim.title
-        return "something"
-
-    def _stack(self) -> str:
-        thread = self._thread.ident if self._callers is None else self._callers.thread
-        frame = sys._current_frames().get(thread or 0)
-        return "" if frame is None else stack_of(frame)

@@ -26,7 +26,7 @@ from rowlock.execution.context import JobContext, current
 from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import stack_of
-from rowlock.job import Claim
+from rowlock.job import Claim, Report
 from rowlock.pools.process import log_forwarding, messages
 from rowlock.stores import base
 from rowlock.workload import App, Workload
@@ -34,7 +34,6 @@ from rowlock.workload import App, Workload
 _PR_SET_PDEATHSIG = 1
 _REPORT_INTERVAL_SECONDS = 0.02
 _PARENT_CHECK_SECONDS = 5.0
-_REPORT_TIMEOUT_SECONDS = 30.0  # for what the parent has not written; it may be waiting for the database
 
 
 def main(incoming: Connection, outgoing: Connection, plan: messages.ChildPlan) -> None:
@@ -161,7 +160,10 @@ class MessageSender:
 
 
 class ChildRuns:
-    """The job that this child runs; it gets the next when the parent has the outcome."""
+    """The job that this child runs; it gets the next when the parent has the outcome.
+
+    Entered by the run's context while a transaction of it opens: no report is sent meanwhile.
+    """
 
     def __init__(self, sender: MessageSender) -> None:
         self._sender = sender
@@ -175,8 +177,7 @@ class ChildRuns:
         self._ended = False  # nothing more will come
         self._reports = threading.Lock()  # held while a report is taken and sent
         self._reported = False  # the parent has a report of the current run
-        self._questions = 0
-        self._answers: queue.SimpleQueue[messages.UnwrittenReport] = queue.SimpleQueue()
+        self._unwritten: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
 
     # -- in the main thread ----------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class ChildRuns:
             context.lost = context.lost or message.lost
             context.cancelled = context.cancelled or not message.lost
         elif isinstance(message, messages.UnwrittenReport):
-            self._answers.put(message)
+            self._unwritten.put(message.report)
         elif isinstance(message, messages.AskStack):
             # In a thread of its own: the receiving thread must not wait for the parent to read.
             threading.Thread(target=self._send_stack, name="rowlock-stack", daemon=True).start()
@@ -236,7 +237,7 @@ class ChildRuns:
         """Here rather than in the main thread: what the parent says next is about this run."""
         task = self.workload.registry.find(claim.task)
         timeout = None if task is None else task.timeout
-        context = JobContext(claim, timeout, store=self.workload.store, reporting=_ReportsHeld(self))
+        context = JobContext(claim, timeout, store=self.workload.store, reporting=self)
         self._reported, self._current = False, context
         self._jobs.put(context)
 
@@ -251,40 +252,21 @@ class ChildRuns:
         context = current.get()
         self._sender.send(messages.LogRecord(context is not None and context is self._current, record))
 
-    def hold_reports(self) -> None:
-        """A run's transaction opens: all that it has reported so far is to commit with it."""
+    def __enter__(self) -> None:
+        """A run's transaction opens: all that it has reported so far is to commit with it.
+
+        What the parent has not written yet is asked for. It answers as long as it knows of this run.
+        """
         self._reports.acquire()
         try:
             if self._reported and self._current is not None:
-                self._take_unwritten(self._current)
+                self._sender.send(messages.AskUnwrittenReport())
+                if (report := self._unwritten.get()) is not None:
+                    self._current.give_back(report)
         except BaseException:
             self._reports.release()
             raise
 
-    def release_reports(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """The transaction is open."""
         self._reports.release()
-
-    def _take_unwritten(self, context: JobContext) -> None:
-        """Ask the parent for the run's report that it has not written yet."""
-        self._questions += 1
-        self._sender.send(messages.AskUnwrittenReport(self._questions))
-        with suppress(queue.Empty):
-            answer = self._answers.get(timeout=_REPORT_TIMEOUT_SECONDS)
-            while answer.question != self._questions:
-                answer = self._answers.get(timeout=_REPORT_TIMEOUT_SECONDS)
-            if answer.report is not None:
-                context.give_back(answer.report)
-
-
-class _ReportsHeld:
-    """What a run's context holds while its transaction opens."""
-
-    def __init__(self, runs: ChildRuns) -> None:
-        self._runs = runs
-
-    def __enter__(self) -> None:
-        self._runs.hold_reports()
-
-    def __exit__(self, *_: object) -> None:
-        self._runs.release_reports()

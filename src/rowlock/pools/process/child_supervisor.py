@@ -15,13 +15,12 @@ from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import wait
 
-import msgspec
-
 from rowlock.claim_outcomes import ended
 from rowlock.endings import Event
 from rowlock.error_text import describe
 from rowlock.execution.context import current
-from rowlock.job import Ending, Outcome
+from rowlock.execution.execute import finished
+from rowlock.job import Outcome
 from rowlock.pools.base import Run, Runs
 from rowlock.pools.process import log_forwarding, messages
 from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
@@ -109,16 +108,10 @@ class ChildSupervisor:
             return self._stacks.get(timeout=seconds)
         return ""
 
-    def stop(self, run: Run) -> None:
-        """Kill the child if it is in this very run."""
+    def kill(self, run: Run | None = None) -> None:
+        """End the child at once, whatever it does; or only if it is in this very run."""
         with self._lock:
-            if self.run is run and self._child is not None:
-                self._child.kill()
-
-    def kill(self) -> None:
-        """End the child at once, whatever it does."""
-        with self._lock:
-            if self._child is not None:
+            if self._child is not None and (run is None or run is self.run):
                 self._child.kill()
 
     # -- the supervisor's thread --------------------------------------------------------------------
@@ -297,7 +290,7 @@ class ChildSupervisor:
         elif isinstance(message, messages.Reported):
             run.context.add_report(message.report)
         elif isinstance(message, messages.AskUnwrittenReport):
-            child.send(messages.UnwrittenReport(message.question, run.context.unwritten()))
+            child.send(messages.UnwrittenReport(run.context.unwritten()))
 
     def _end_run(self, outcome: Outcome) -> None:
         with self._lock:
@@ -319,27 +312,7 @@ class ChildSupervisor:
         with self._lock:
             self._child = None
         how = child.reap()
-        if self.run is not None:
-            self._end_run(_after_death(self.run, how))
-
-
-def _after_death(run: Run, how: str) -> Outcome:
-    """What becomes of the run during which its child died."""
-    claim, context = run.claim, run.context
-    outcome = ended(
-        claim, Event.CHILD_DIED, run.retry, how, lost=context.lost, cancel_requested=context.cancelled
-    )
-    if run.settled:
-        return outcome
-    if outcome.ending is Ending.RETRY:
-        log.warning(
-            "%s, attempt %d: %s; again in %.1f s",
-            *(claim.title, claim.failures + 1, how, outcome.delay or 0.0),
-        )
-    elif outcome.ending is Ending.FAILED:
-        log.error("%s failed: %s", claim.title, outcome.error)
-    return msgspec.structs.replace(
-        outcome,
-        run_seconds=max(0.0, time.monotonic() - (context.began or math.inf)),
-        wait_seconds=max(0.0, claim.taken - claim.due),
-    )
+        if (run := self.run) is not None:
+            asked, lost = run.context.cancelled, run.context.lost
+            outcome = ended(run.claim, Event.CHILD_DIED, run.retry, how, cancel_requested=asked, lost=lost)
+            self._end_run(outcome if run.settled else finished(run.context, outcome))

@@ -11,13 +11,10 @@ from typing import Any
 
 from rowlock.error_text import storable
 
-_USUAL = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
-_KEPT = (
-    *("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created"),
-    *("msecs", "relativeCreated", "thread", "threadName", "process", "processName"),
-)
+_HANDED = "_rowlock_forwarded"  # what has it was sent, by the handler of a logger below
+# Sent as text of their own, or made anew by whoever formats the record.
+_NOT_SENT = {"args", "msg", "exc_info", "exc_text", "stack_info", "message", "asctime", _HANDED}
 _PLAIN = (str, int, float, bool, type(None))
-_handed = "_rowlock_forwarded"
 
 
 def levels() -> dict[str, int]:
@@ -54,9 +51,9 @@ class _Forwarder(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, _handed, False):  # by the handler of a logger below
+        if getattr(record, _HANDED, False):
             return
-        setattr(record, _handed, True)
+        setattr(record, _HANDED, True)
         try:
             self._say(_fields(record))
         except Exception:
@@ -64,12 +61,10 @@ class _Forwarder(logging.Handler):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given = record.__dict__
-    fields = {name: given[name] for name in _KEPT if name in given}
-    fields |= {
+    fields = {
         name: value if isinstance(value, _PLAIN) else storable(repr(value))
-        for name, value in given.items()
-        if name not in _USUAL and name != _handed
+        for name, value in record.__dict__.items()
+        if name not in _NOT_SENT
     }
     if record.exc_info:
         fields["exc_text"] = storable(logging.Formatter().formatException(record.exc_info))

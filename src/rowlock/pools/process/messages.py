@@ -48,7 +48,6 @@ class AskStack(msgspec.Struct, tag=True, frozen=True):
 class UnwrittenReport(msgspec.Struct, tag=True, frozen=True):
     """The run's report that nobody has written yet, given back to it."""
 
-    question: int
     report: Report | None
 
 
@@ -87,8 +86,6 @@ class Reported(msgspec.Struct, tag=True, frozen=True):
 
 class AskUnwrittenReport(msgspec.Struct, tag=True, frozen=True):
     """The run opens its transaction: it asks for its unwritten report, to commit it itself."""
-
-    question: int  # a number, by which a late answer is known
 
 
 class StackReply(msgspec.Struct, tag=True, frozen=True):

@@ -107,7 +107,7 @@ class ProcessPool:
 
     def abandon(self, run: Run) -> None:
         for supervisor in self._supervisors:
-            supervisor.stop(run)
+            supervisor.kill(run)
 
     def where(self) -> dict[Run, str]:
         asked = {run: one for one in self._supervisors if (run := one.run) is not None}
