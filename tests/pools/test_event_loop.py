@@ -31,7 +31,7 @@ class Loop:
         self.runs = Runs(self.unwritten, queue.SimpleQueue(), 2.0)
         self.begun: list[int] = []
         self.let_go = threading.Event()
-        self.pool = AsyncPool(1, self.runs, Executor([], 1000, Residents()))
+        self.pool = AsyncPool(1, self.runs, Executor([], 1000, Residents()), None)
         self.pool.start()
 
         async def hold(ctx: JobContext) -> None:

@@ -447,7 +447,7 @@ def test_a_worker_behind_a_relay_leaves_maintenance_to_it(app: Rowlock, fleet: F
     args = '{"n": 1}'
     (late,) = app.store.insert([new("segment", args=args, delay=1.0)], now=time.time() - 100)
     with fleet.worker() as worker:
-        worker.polls.maintain()
+        worker.polls.maintenance.take()
         assert app.job(late.id).state == "scheduled"
         with fleet.relay().background():
             assert app.result(late.id, timeout=50) == "model"

@@ -14,7 +14,8 @@ from rowlock.job import ClaimRequest, Ending
 from rowlock.liveness import Lease, Liveness
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.polls import Polls
+from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.profile import Profile
 from rowlock.worker.unwritten import Batch, Unwritten
 from tests.stores.steps import add, end, state
@@ -28,7 +29,8 @@ class Looks:
         options = Profile(None, (), "FIFO", 1.0)
         liveness = Liveness(Lease(app.settings.lease))
         self.heartbeat = Heartbeat(app.workload(), options, liveness, queue.SimpleQueue())
-        polls = Polls(app, app.workload(), options, self.heartbeat, queue.SimpleQueue())
+        turns = MaintenanceTurns(app, app.workload(), self.heartbeat)
+        polls = PollTiming(app.workload(), options, self.heartbeat, turns, queue.SimpleQueue())
         self.unwritten = Unwritten()
         self.exchanger = Exchanger(self.store, self.heartbeat, polls, self.unwritten)
         exchange = self.store.exchange

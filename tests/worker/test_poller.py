@@ -220,7 +220,7 @@ def test_a_busy_database_is_a_counted_empty_poll_with_one_line(
     app = Rowlock(f"sqlite:///{tmp_path}/jobs.db", busy_timeout=0.05)
     poller = Poller(app)
     enqueue(app)
-    poller._polls.maintain()
+    poller._polls.maintenance.take()
     blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with caplog.at_level(logging.WARNING):

@@ -71,6 +71,7 @@ class Checkpoint:
                 transaction.begin()
                 yield transaction.connection
             except BaseException:
+                # Else an attempt that goes on from its progress would skip what is undone here.
                 context.progress_said = before
                 transaction.abort()
                 raise

@@ -34,8 +34,8 @@ class JobContext:
     """The first argument `ctx` of a task that asks for it."""
 
     __slots__ = (
-        *("__dict__", "__weakref__", "_lines", "_lock", "_progress", "_reporting", "_store", "_transaction"),
-        *("began", "cancelled", "deadline", "job", "lost", "opening", "has_report", "timeout"),
+        *("__dict__", "__weakref__", "_lines", "_lock", "_reporting", "_store", "_transaction", "began"),
+        *("cancelled", "deadline", "job", "lost", "opening", "has_report", "progress_said", "timeout"),
     )
 
     def __init__(
@@ -58,7 +58,7 @@ class JobContext:
         self._reporting = reporting or nullcontext()  # held by the worker while it writes reports
         self._transaction: Transaction | None = None
         self._lock = threading.Lock()
-        self._progress: Progress | None = None
+        self.progress_said: Progress | None = None  # the latest, if it is not written yet
         self._lines: list[LogLine] = []
 
     # -- what this run is ------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class JobContext:
                 raise TypeError(f"ctx.progress({name}={value!r}): must be a finite number")
         self.has_report = True
         with self._lock:
-            self._progress = Progress(
+            self.progress_said = Progress(
                 float(done), None if total is None else float(total), storable(str(note))
             )
 
@@ -126,7 +126,7 @@ class JobContext:
         if self.cancelled:
             raise CancelRequested(claim_outcomes.CANCELLED)
 
-    def why_over(self) -> Exception | None:
+    def why_over(self) -> BaseException | None:
         """Why nothing that it still does will count: its claim is lost, or its time is up."""
         if self.lost:
             return ClaimLost(claim_outcomes.lost(self.claim, self.job.title))
@@ -180,7 +180,7 @@ class JobContext:
                 "ctx.checkpoint() commits by itself: end its block before the next one begins, and make "
                 "checkpoints before ctx.transaction(), which commits when the task has returned"
             )
-        elif not opened.is_for(session):
+        elif opened.given is not session:
             raise ConfigurationError("a run has one transaction: give every block of it the same session")
         return opened
 
@@ -194,20 +194,6 @@ class JobContext:
         """The transaction that waits for its commit, if there is one."""
         return self._transaction if self._transaction is not None and self._transaction.open else None
 
-    @property
-    def progress_said(self) -> Progress | None:
-        """The latest progress that is not written yet; set back when a checkpoint is undone.
-
-        Else it would be written with the outcome, and an attempt that goes on from there would skip what was
-        undone.
-        """
-        return self._progress
-
-    @progress_said.setter
-    def progress_said(self, progress: Progress | None) -> None:
-        with self._lock:
-            self._progress = progress
-
     # -- what the worker does --------------------------------------------------------------------
 
     def take_report(self, final: bool = False) -> Report | None:
@@ -215,18 +201,17 @@ class JobContext:
         if not final and self.open_transaction is not None:
             return None
         with self._lock:
-            if self._progress is None and not self._lines:
+            if self.progress_said is None and not self._lines:
                 return None
-            report = Report(
-                id=self.job.id, claim=self.job.claim, progress=self._progress, lines=tuple(self._lines)
-            )
-            self._progress, self._lines = None, []
+            lines = tuple(self._lines)
+            report = Report(id=self.id, claim=self.claim, progress=self.progress_said, lines=lines)
+            self.progress_said, self._lines = None, []
             return report
 
     def give_back(self, report: Report) -> None:
         """Keep a report that could not be written for the next time."""
         with self._lock:
-            self._progress = self._progress or report.progress
+            self.progress_said = self.progress_said or report.progress
             self._lines = [*report.lines, *self._lines][-KEPT_LOG_LINES:]
 
     def begin(self) -> Token[JobContext | None]:
@@ -242,7 +227,7 @@ class JobContext:
     def add_report(self, report: Report) -> None:
         """What the run has reported in a child process."""
         with self._lock:
-            self._progress = report.progress or self._progress
+            self.progress_said = report.progress or self.progress_said
             self._lines = [*self._lines, *report.lines][-KEPT_LOG_LINES:]
         self.has_report = True
 

@@ -44,7 +44,7 @@ class Transaction:
         self.is_checkpoint = is_checkpoint  # it commits when its block ends, and not with the completion
         self._store = store
         self._claim = claim
-        self._given = given
+        self.given = given  # the user's session, if there is one
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
         self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
         self._lines = self._borrowed.lines
@@ -58,11 +58,7 @@ class Transaction:
     @property
     def connection(self) -> Any:
         """What the block gets: the driver's connection, or the session that was given."""
-        return self._own.connection if self._own else self._given
-
-    def is_for(self, given: object | None) -> bool:
-        """True if a further block with this argument belongs to the same transaction."""
-        return given is self._given
+        return self._own.connection if self._own else self.given
 
     # -- the block -------------------------------------------------------------------------------
 

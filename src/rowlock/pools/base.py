@@ -8,15 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim, Outcome
 from rowlock.retry import DEFAULT, Retry
 from rowlock.task import Task
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Run:
@@ -93,10 +90,3 @@ class Pool(Protocol):
     def close(self) -> None:
         """Take no more runs; returns at once."""
         ...
-
-
-class CallersLoop(NamedTuple):
-    """The event loop of the program around a worker, and the thread that it runs in."""
-
-    loop: asyncio.AbstractEventLoop
-    thread: int

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from rowlock.execution.execute import Executor
 from rowlock.execution.stacks import awaits_of, stack_of
-from rowlock.pools.base import CallersLoop, Run, Runs
+from rowlock.pools.base import Run, Runs
 
 log = logging.getLogger("rowlock.async")
 
@@ -28,13 +28,15 @@ _AFTER_DEADLINE = 0.001
 class AsyncPool:
     """Runs as many coroutines at once as it has slots; what was prefetched waits for one of them."""
 
-    def __init__(self, size: int, runs: Runs, executor: Executor, callers: CallersLoop | None = None) -> None:
+    def __init__(
+        self, size: int, runs: Runs, executor: Executor, callers_loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         self._size = size
-        self._is_callers = callers is not None
+        self._is_callers = callers_loop is not None
         self._runs = runs
         self._executor = executor
-        self._loop = callers.loop if callers else None
-        self._loop_thread = callers.thread if callers else None
+        self._loop = callers_loop
+        self._loop_thread = 0
         self._watcher = threading.Thread(target=self._watch, name="rowlock-async-watch", daemon=True)
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -52,11 +54,7 @@ class AsyncPool:
     def start(self) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=self._live, args=(self._loop,), name="rowlock-async", daemon=True
-            )
-            thread.start()
-            self._loop_thread = thread.ident
+            threading.Thread(target=_live, args=(self._loop,), name="rowlock-async", daemon=True).start()
         self._watcher.start()
 
     def submit(self, runs: Sequence[Run]) -> None:
@@ -94,13 +92,6 @@ class AsyncPool:
             self._loop.call_soon_threadsafe(function, *values)  # type: ignore[arg-type]
 
     # -- in the loop's thread --------------------------------------------------------------------
-
-    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
 
     def _begin(self) -> None:
         """Begin those that wait, while there is a free slot; abandoned runs hold none."""
@@ -141,6 +132,7 @@ class AsyncPool:
 
     def _note_alive(self, first: bool = False) -> None:
         self._alive_at, self._alive_timer = time.monotonic(), None
+        self._loop_thread = threading.get_ident()
         if first or self._coroutines:
             self._alive_timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._note_alive)
 
@@ -171,7 +163,7 @@ class AsyncPool:
             current = asyncio.current_task(self._loop)
             if late >= BLOCKED and current is suspect and not told:
                 told, running = True, list(self._coroutines.items())
-                frame = sys._current_frames().get(self._loop_thread or 0)
+                frame = sys._current_frames().get(self._loop_thread)
                 log.warning(
                     "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
                     next((run.claim.title for run, task in running if task is current), "something"),
@@ -179,3 +171,11 @@ class AsyncPool:
                     "" if frame is None else stack_of(frame),
                 )
             suspect = current
+
+
+def _live(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

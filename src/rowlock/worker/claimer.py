@@ -21,7 +21,7 @@ from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.lost_claims import LOOK_EVERY_SECONDS
-from rowlock.worker.polls import Polls
+from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.pools import Pools
 from rowlock.worker.prefetch import HORIZON, may_wait
 from rowlock.worker.profile import Profile
@@ -46,7 +46,7 @@ class Claimer:
         pools: Pools,
         demand: Demand,
         heartbeat: Heartbeat,
-        polls: Polls,
+        polls: PollTiming,
         exchanger: Exchanger,
     ) -> None:
         self._store = workload.store
@@ -130,7 +130,7 @@ class Claimer:
         if self.stopping:
             self.take_back()
         else:
-            if self._polls.maintain():
+            if self._polls.maintenance.take():
                 demand.look_for_isolated()
             self._take_back_what_waits_too_long()
         exchanger.release_lost_claims(runs.in_flight)

@@ -6,6 +6,7 @@ Counts only; the exchanger writes the sums.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -43,33 +44,28 @@ class Counts:
     def reset(self) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.tally = Tally()
-        self._sums: dict[tuple[int, str, str, Ending], tuple[int, float, float]] = {}
+        self._sums: defaultdict[tuple[int, str, str], defaultdict[str, float]] = defaultdict(
+            lambda: defaultdict(int)
+        )
         self._minutes_at = 0.0
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Count outcomes that are durable."""
         minute = int(time.time() // 60)
-        sums = self._sums
         for outcome in outcomes:
-            key = (minute, outcome.queue, outcome.task, outcome.ending)
-            count, ran, waited = sums.get(key, (0, 0.0, 0.0))
-            sums[key] = (count + 1, ran + (outcome.run_seconds or 0.0), waited + outcome.wait_seconds)
-            column = _COLUMN[outcome.ending]
+            column, row = _COLUMN[outcome.ending], self._sums[minute, outcome.queue, outcome.task]
+            row[column] += 1
+            row["run_seconds"] += outcome.run_seconds or 0.0
+            row["wait_seconds"] += outcome.wait_seconds
             setattr(self.tally, column, getattr(self.tally, column) + 1)
 
     def minutes(self, worker: str, flush: bool) -> list[Minute]:
         """The sums to be written now: rates are not worth a page write per job, so about once a second."""
         if not self._sums or not (flush or time.monotonic() >= self._minutes_at):
             return []
-        rows: dict[tuple[int, str, str], dict[str, float]] = {}
-        for (minute, queue, task, ending), (count, ran, waited) in self._sums.items():
-            row = rows.setdefault((minute, queue, task), {"run_seconds": 0.0, "wait_seconds": 0.0})
-            row[_COLUMN[ending]] = count
-            row["run_seconds"] += ran
-            row["wait_seconds"] += waited
         return [
             msgspec.convert({"minute": minute, "worker": worker, "queue": queue, "task": task, **row}, Minute)
-            for (minute, queue, task), row in rows.items()
+            for (minute, queue, task), row in self._sums.items()
         ]
 
     def minutes_written(self) -> None:

@@ -19,7 +19,7 @@ from rowlock.stores.sql.store import Store
 from rowlock.worker.counts import Counts
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.lost_claims import LostClaims
-from rowlock.worker.polls import Polls
+from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.unwritten import Batch, Unwritten
 
 log = logging.getLogger("rowlock.worker")
@@ -32,7 +32,7 @@ class Exchanger:
         self,
         store: Store,
         heartbeat: Heartbeat,
-        polls: Polls,
+        polls: PollTiming,
         unwritten: Unwritten,
         counts: Counts | None = None,
     ) -> None:

@@ -24,7 +24,8 @@ from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Bell
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.polls import Polls
+from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.profile import Profile
 from rowlock.worker.unwritten import Unwritten
 from rowlock.workload import App, Workload
@@ -89,7 +90,8 @@ class Poller:
         self._unwritten = Unwritten()
         liveness = Liveness(Lease(app.settings.lease))
         self._heartbeat = Heartbeat(workload, self._profile, liveness, self._bell)
-        self._polls = Polls(app, workload, self._profile, self._heartbeat, self._bell)
+        maintenance = MaintenanceTurns(app, workload, self._heartbeat)
+        self._polls = PollTiming(workload, self._profile, self._heartbeat, maintenance, self._bell)
         self._exchanger = Exchanger(workload.store, self._heartbeat, self._polls, self._unwritten)
         self._lock = threading.RLock()  # of exchanges; a signal handler may close the poller during one
         self._unsettled: set[ClaimKey] = set()  # claims that a user of this poller has not settled yet
@@ -126,13 +128,15 @@ class Poller:
 
     def _claim(self, settle: Callable[[Outcome], bool]) -> ManualClaim | None:
         try:
-            self._polls.maintain()
+            maintenance = self._polls.maintenance
+            maintenance.take()
             with self._lock:
                 self._exchanger.release_lost_claims(self._unsettled)
                 profile = self._profile
                 request = ClaimRequest(count=1, strategy=profile.strategy, queues=profile.queues)
                 got = self._exchanger.exchange(self._exchanger.prepare(), request)
-                if not got.claims and self._polls.poll_again():
+                if not got.claims and maintenance.take_if_needed():
+                    self._polls.repeats()
                     got = self._exchanger.exchange(self._exchanger.prepare(), request)
                 self._unsettled.update((claim.id, claim.claim) for claim in got.claims)
         except WorkerGone:

@@ -5,12 +5,13 @@ How a pool runs is in `rowlock.pools`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rowlock.errors import ConfigurationError
 from rowlock.execution.execute import Executor
-from rowlock.pools.base import CallersLoop, Pool, Run
+from rowlock.pools.base import Pool, Run
 from rowlock.pools.thread import ThreadPool
 from rowlock.task import POOLS, Task
 from rowlock.worker.runs import Runs
@@ -43,7 +44,7 @@ class Pools:
         self._pool = pool
         self._concurrency = concurrency
         self._max_jobs_per_child = max_jobs_per_child
-        self.callers_loop: CallersLoop | None = None  # on which coroutines run, if not on one of their own
+        self.callers_loop: asyncio.AbstractEventLoop | None = None  # of the program around the worker
         self.by_kind: dict[str, Pool] = {}
         self.slots: dict[str, int] = {}
 

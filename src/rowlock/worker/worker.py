@@ -19,7 +19,6 @@ from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.liveness import Lease, Liveness
 from rowlock.options import check_seconds
-from rowlock.pools.base import CallersLoop
 from rowlock.pools.thread import ThreadPool
 from rowlock.stores.base import Bell
 from rowlock.worker.claimer import SOON_SECONDS, Claimer
@@ -27,8 +26,9 @@ from rowlock.worker.counts import Counts, Tally
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.maintenance_turns import MaintenanceTurns
 from rowlock.worker.options import STOP_GRACE, TIMEOUT_GRACE
-from rowlock.worker.polls import Polls
+from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.pools import Pools, check_number
 from rowlock.worker.profile import Profile
 from rowlock.worker.run_reports import RunReports
@@ -79,7 +79,8 @@ class Worker:
         self._demand = Demand(workload, self._profile, liveness, self.runs)
         self._reports = RunReports(workload.store, self.runs, self._pools, self._demand, self._residents)
         self._heartbeat = Heartbeat(workload, self._profile, liveness, self._bell, self._reports)
-        self.polls = Polls(app, workload, self._profile, self._heartbeat, self._bell)
+        maintenance = MaintenanceTurns(app, workload, self._heartbeat)
+        self.polls = PollTiming(workload, self._profile, self._heartbeat, maintenance, self._bell)
         self._exchanger = Exchanger(
             workload.store, self._heartbeat, self.polls, self._unwritten, self._counts
         )
@@ -155,7 +156,7 @@ class Worker:
         So they may share with the program what belongs to one event loop, such as an asyncpg engine.
         """
         ended: Future[None] = Future()
-        self._pools.callers_loop = CallersLoop(asyncio.get_running_loop(), threading.get_ident())
+        self._pools.callers_loop = asyncio.get_running_loop()
         self._start_thread(ended)
         over = asyncio.wrap_future(ended)
         cancelled: asyncio.CancelledError | None = None

@@ -172,7 +172,7 @@ class Idle:
 
     def round(self) -> str | None:
         """Look for work once; returns the task of what it found."""
-        self.poller._polls._maintenance_at = 0.0  # as if it were time for maintenance
+        self.poller._polls.maintenance._next_at = 0.0  # as if it were time for maintenance
         if (claim := self.poller.claim()) is not None:
             claim.complete()
         self.poller.idle_wait()

@@ -1,42 +1,40 @@
-"""When to poll: wake-ups, waits that grow while nothing comes, maintenance, and the counts of polls.
+"""When a worker or a poller looks for jobs: wake-ups, waits that grow while nothing comes, counts of polls.
 
-Claims nothing itself; the worker and the poller each have one.
+Claims nothing itself; what falls due is told by `maintenance_turns.py`.
 """
 
 from __future__ import annotations
 
-import math
 import random
-import time
 
 from rowlock.errors import StoreError
-from rowlock.liveness import Liveness
-from rowlock.maintenance import Maintenance
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.worker.heartbeat import Heartbeat
+from rowlock.worker.maintenance_turns import MaintenanceTurns
 from rowlock.worker.profile import Profile
-from rowlock.workload import App, Workload
+from rowlock.workload import Workload
 
 _LIVELY_POLLS = 3  # empty polls after which a worker may look for wake-ups less often
 _LONGEST_WAIT_SECONDS = 60.0
-_MAINTENANCE_SECONDS = 0.5  # between two rounds of maintenance of a busy worker, at most
 
 
-class Polls:
+class PollTiming:
     """One worker's polls: how many there were, and when the next is due."""
 
     def __init__(
-        self, app: App, workload: Workload, profile: Profile, heartbeat: Heartbeat, bell: Bell
+        self,
+        workload: Workload,
+        profile: Profile,
+        heartbeat: Heartbeat,
+        maintenance: MaintenanceTurns,
+        bell: Bell,
     ) -> None:
-        self._app = app
-        self._workload = workload
+        self._store = workload.store
         self._profile = profile
         self._heartbeat = heartbeat
+        self.maintenance = maintenance
         self._bell = bell
         self.wake: Wake | None = None
-        self._maintenance: Maintenance | None = None
-        self._maintenance_at = self._hold_until = 0.0
-        self._maintenance_needed_at = 0.0 if workload.needs_maintenance else math.inf
         self.total = self.successful = self.empty = self.busy = 0
         self.consecutive_empty = 0
         self.running = False
@@ -47,7 +45,7 @@ class Polls:
         """A claim is about to be made: what is committed after this ends the next wait."""
         if self.wake is None:
             heartbeat = self._heartbeat
-            self.wake = self._workload.store.wake(lambda: heartbeat.id, lambda: self._bell.put(None))
+            self.wake = self._store.wake(lambda: heartbeat.id, lambda: self._bell.put(None))
         self.wake.before_claim(idle=self.consecutive_empty > 0)
 
     def claimed(self, count: int, leaves_some: bool) -> None:
@@ -59,52 +57,22 @@ class Polls:
             if self.wake is not None:
                 self.wake.claimed(leaves_some=leaves_some)
         else:
-            self.empty += 1
-            self.consecutive_empty += 1
+            self._was_empty(1)
 
     def found_busy(self) -> None:
         """The database was locked: that counts as an empty poll."""
         self.total += 1
-        self.empty += 1
         self.busy += 1
-        self.consecutive_empty += 1
+        self._was_empty(1)
 
-    # -- maintenance -----------------------------------------------------------------------------
-
-    def maintain(self) -> bool:
-        """Do the store's maintenance if it is time; True if it brought back what a dead worker had."""
-        self._heartbeat.ensure()
-        if not self._workload.needs_maintenance:
-            return False
-        liveness: Liveness = self._heartbeat.liveness
-        if self._maintenance is None:
-            self._maintenance = Maintenance(
-                self._workload.store,
-                lease=liveness.lease,
-                keep=self._app.retention,
-                failed_after=self._app.settings.failed_after,
-                may_rescue=liveness.may_rescue,
-            )
-        moment = time.monotonic()
-        if moment < self._maintenance_at:
-            return False
-        done = self._maintenance.run_once(self._heartbeat.id)
-        self._maintenance_at = moment + min(done.next_in, _MAINTENANCE_SECONDS)
-        self._maintenance_needed_at = moment + done.next_in
-        self._hold_until = self._maintenance_needed_at if done.rescue.waited else 0.0
-        return bool(done.rescue.workers)
-
-    def poll_again(self) -> bool:
-        """After an empty poll: whether something has fallen due meanwhile; then both count as one poll."""
-        needed = self._workload.store.next_needed(self._heartbeat.id)
-        if needed is None or needed > 0 or time.monotonic() < self._hold_until:
-            return False
-        self._maintenance_at = 0.0
-        self.maintain()
+    def repeats(self) -> None:
+        """The last poll, an empty one, is made anew: both count as one."""
         self.total -= 1
-        self.empty -= 1
-        self.consecutive_empty -= 1
-        return True
+        self._was_empty(-1)
+
+    def _was_empty(self, change: int) -> None:
+        self.empty += change
+        self.consecutive_empty += change
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -116,20 +84,14 @@ class Polls:
         """
         wait = self._profile.poll_interval
         beyond = self.consecutive_empty - self._profile.max_idle_polls
-        announced = self.wake is not None and self.wake.alive and self._workload.store.announces_all_work
+        announced = self.wake is not None and self.wake.alive and self._store.announces_all_work
         if beyond > 0 and announced:
             wait = min(wait * 2.0 ** min(beyond, 16), max(_LONGEST_WAIT_SECONDS, wait))
             wait *= random.uniform(0.75, 1.0)  # noqa: S311 - spreads the workers, hides nothing
         try:
-            needed = self._workload.store.next_needed(self._heartbeat.id)
+            return self.maintenance.needed_within(wait)
         except StoreError:
             return self._profile.poll_interval
-        moment = time.monotonic()
-        if needed is not None and needed < wait:
-            # A worker that may not rescue yet waits for its own next beat.
-            wait = max(needed, min(wait, self._hold_until - moment))
-            self._maintenance_at = min(self._maintenance_at, moment + needed)
-        return max(0.0, min(wait, self._maintenance_needed_at - moment))
 
     def wait(self, seconds: float, *, for_jobs: bool = True) -> None:
         """Wait until time is up, the bell rings, or (for jobs) somebody else commits."""
