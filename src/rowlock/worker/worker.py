@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
 
-from rowlock.errors import TRANSIENT, RowlockError, StoreError
+from rowlock.errors import RowlockError, StoreError
 from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.liveness import Lease, Liveness
@@ -140,8 +140,7 @@ class Worker:
     @contextmanager
     def background(self) -> Iterator[Worker]:
         """Work in a thread of this program while the block runs; no signal handlers."""
-        ended: Future[None] = Future()
-        self._start_thread(ended)
+        ended = self._start_thread()
         try:
             yield self
         finally:
@@ -155,10 +154,8 @@ class Worker:
 
         So they may share with the program what belongs to one event loop, such as an asyncpg engine.
         """
-        ended: Future[None] = Future()
         self._pools.callers_loop = asyncio.get_running_loop()
-        self._start_thread(ended)
-        over = asyncio.wrap_future(ended)
+        over = asyncio.wrap_future(self._start_thread())
         cancelled: asyncio.CancelledError | None = None
         try:
             yield self
@@ -175,7 +172,9 @@ class Worker:
         if cancelled is not None:
             raise cancelled
 
-    def _start_thread(self, ended: Future[None]) -> None:
+    def _start_thread(self) -> Future[None]:
+        """Work in a thread; what is returned ends with it."""
+        ended: Future[None] = Future()
         self.failed = None
 
         def work() -> None:
@@ -195,6 +194,7 @@ class Worker:
                 ended.set_result(None)
 
         threading.Thread(target=work, name="rowlock-worker", daemon=True).start()
+        return ended
 
     def stop(self, now: bool = False) -> None:
         """Finish what runs (for as long as the grace) and end; with `now`, give it back and end at once."""
@@ -236,10 +236,7 @@ class Worker:
             self._runners = Runners(threads, self.runs, self._executor, self.claimer, self._bell)
         try:
             self._pools.start()
-            try:
-                self.register()
-            except TRANSIENT as error:  # the loop goes on trying, and says so
-                self.claimer.backoff.held_for(error, time.monotonic())
+            self._profile.concurrency = self.concurrency
             self.polls.running = True
             queues = ", ".join(self._profile.queues) or "all queues"
             log.debug("worker %s takes jobs from %s", self.id, queues)

@@ -189,11 +189,9 @@ class ChildRuns:
             outcome = executor.execute(self.workload.registry.find(context.task), context)
             if os.getpid() != self._process:  # a task forked, and its child returned from the task
                 os._exit(0)
-            with self._reports:
-                self._current = None
-                report = context.take_report() if context.has_report else None
+            self._send_report(last=True)
             self._busy.clear()
-            self._sender.send(messages.RunEnded(outcome, report))
+            self._sender.send(messages.RunEnded(outcome))
         self._ended = True
         self._busy.set()
 
@@ -203,15 +201,7 @@ class ChildRuns:
         """While a job runs, send its progress and log lines; ends when nothing more will come."""
         while self._busy.wait() and not self._ended:
             time.sleep(_REPORT_INTERVAL_SECONDS)
-            with self._reports:
-                context = self._current
-                if (
-                    context is not None
-                    and context.has_report
-                    and (report := context.take_report()) is not None
-                ):
-                    self._reported = True
-                    self._sender.send(messages.Reported(report))
+            self._send_report()
 
     # -- in the receiving thread -------------------------------------------------------------------
 
@@ -246,6 +236,15 @@ class ChildRuns:
         self._sender.send(messages.StackReply("" if frame is None else storable(stack_of(frame))))
 
     # -- in any thread -----------------------------------------------------------------------------
+
+    def _send_report(self, last: bool = False) -> None:
+        with self._reports:
+            context = self._current
+            if last:
+                self._current = None
+            if context is not None and context.has_report and (report := context.take_report()):
+                self._reported = True
+                self._sender.send(messages.Reported(report))
 
     def log(self, record: dict[str, Any]) -> None:
         """A log record, and whether it belongs to the run."""

@@ -284,8 +284,6 @@ class ChildSupervisor:
         elif run is None:
             return
         elif isinstance(message, messages.RunEnded):
-            if message.report is not None:
-                run.context.add_report(message.report)
             self._end_run(message.outcome)
         elif isinstance(message, messages.Reported):
             run.context.add_report(message.report)

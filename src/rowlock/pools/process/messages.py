@@ -72,10 +72,9 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
 
 
 class RunEnded(msgspec.Struct, tag=True, frozen=True):
-    """What the run came to, and its last report."""
+    """What the run came to; its last report was sent before."""
 
     outcome: Outcome
-    report: Report | None
 
 
 class Reported(msgspec.Struct, tag=True, frozen=True):
