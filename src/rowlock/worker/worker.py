@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 import time
@@ -101,7 +102,6 @@ class Worker:
         self.ended = ""  # how the last run ended: finished, grace, now, stuck
         self.failed: BaseException | None = None  # what ended it in the background; for health checks
         self.stopped_by: int | None = None  # the number of the last signal
-        self._said = False
 
     # -- what users call -------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Worker:
 
     def _work(self, until_empty: bool, in_callers_thread: bool = False) -> Tally:
         self._app.load_tasks()
-        self._stop_at, self._said, self.ended = None, False, ""
+        self._stop_at, self.ended = None, ""
         self._counts.reset()
         self.claimer.reset(in_callers_thread)
         self._pools.make()
@@ -274,7 +274,7 @@ class Worker:
         if seconds > 0:
             idle = not (self.claimer.stopping or failing or elsewhere)
             for_jobs = idle and self._demand.may_claim()
-            self.polls.wait(self._until_grace_ends(seconds), for_jobs=for_jobs)
+            self.polls.wait(min(seconds, self._grace_left()), for_jobs=for_jobs)
         for run in self.runs.give_up_late_ones():
             self._pools.abandon(run)
             run.context.revoke()
@@ -292,13 +292,11 @@ class Worker:
                 "worker %s ends: all of its slots are held by runs that do not stop; start it anew", self.id
             )
         elif self.runs.in_flight or self._unwritten:
-            if self.claimer.stopping and self._until_grace_ends(1.0) <= 0:
+            if self._grace_left() <= 0:
                 self.ended = "grace"
                 log.warning(
                     "worker %s ends: the grace of %g s is over, what runs is given back", self.id, self._grace
                 )
-            else:
-                self._say_that_it_stops()
         elif self.claimer.stopping or (until_empty and self._nothing_left()):
             self.ended = "finished"
         return bool(self.ended)
@@ -311,23 +309,20 @@ class Worker:
         except StoreError:
             return False
 
-    def _until_grace_ends(self, seconds: float) -> float:
+    def _grace_left(self) -> float:
+        """For how many seconds it waits for what runs; that it does, when it was told to stop, is logged."""
         if not self.claimer.stopping:
-            return seconds
+            return math.inf
         moment = time.monotonic()
         if self._stop_at is None:
             self._stop_at = moment + self._grace
-        return max(0.0, min(seconds, self._stop_at - moment))
-
-    def _say_that_it_stops(self) -> None:
-        if self.claimer.stopping and not self._said:
-            self._said = True
-            log.info(
-                "worker %s stops: it waits up to %g s for what runs (%d); tell it again to end it at once",
-                self.id,
-                self._grace,
-                len(self.runs.in_flight),
-            )
+            if running := len(self.runs.in_flight):
+                log.info(
+                    "worker %s stops: it waits up to %g s for what runs (%d); "
+                    "tell it again to end it at once",
+                    *(self.id, self._grace, running),
+                )
+        return max(0.0, self._stop_at - moment)
 
     # -- the end ---------------------------------------------------------------------------------
 
