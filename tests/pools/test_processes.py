@@ -478,7 +478,7 @@ def test_a_child_loads_its_residents_once_and_is_replaced_after_so_many_jobs(
     worker = shop.app.worker(pool="process", concurrency=1, max_jobs_per_child=4)
     with worker.background():
         uses = [shop.result(job) for job in jobs]
-        assert "load_model" in worker._reports.facts()["residents"]
+        assert "load_model" in worker._residents.seconds
     assert sorted(Counter(pid for pid, _ in uses).values()) == [3, 4]
     assert [n for _, n in uses] == [1, 2, 3, 4, 1, 2, 3]
     # One at a time: two may not fit into memory.

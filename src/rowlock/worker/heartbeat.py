@@ -48,7 +48,7 @@ class Heartbeat:
         self.liveness = liveness
         self._bell = bell
         self._reports = reports
-        self._id = self._new_id()
+        self.id = self._new_id()  # of this incarnation
         self._process = os.getpid()
         self._lock = threading.Lock()  # of registration
         self._stop = threading.Event()
@@ -56,11 +56,6 @@ class Heartbeat:
         self._tried_at = 0.0  # when the last beat began that was written
         self._failing = self._told_late = False
         self._told_tasks: dict[str, Any] = {}
-
-    @property
-    def id(self) -> str:
-        """The id of this incarnation."""
-        return self._id
 
     # -- coming and going ------------------------------------------------------------------------
 
@@ -83,12 +78,12 @@ class Heartbeat:
 
     def register(self) -> None:
         """Write the row of a new incarnation."""
-        wanted = self._id
+        wanted = self.id
         if self._process != os.getpid():  # a forked child is somebody else, and has no heartbeat yet
             self._thread, self._process, wanted = None, os.getpid(), self._new_id()
             self.liveness.forked()
         elif self.liveness.state() is WorkerState.DEAD:
-            log.warning("worker %s was declared dead: it registers anew and drops its claims", self._id)
+            log.warning("worker %s was declared dead: it registers anew and drops its claims", self.id)
             if self._reports is not None:
                 self._reports.lose_runs()
             wanted = self._new_id()
@@ -104,14 +99,14 @@ class Heartbeat:
             concurrency=self._profile.concurrency,
             lease=self.liveness.lease.seconds,
         )
-        self._id = self._store.register(registration)
+        self.id = self._store.register(registration)
         self._told_tasks = tasks
         self._tried_at = time.monotonic()
         self.liveness.registered(self._tried_at)
 
     def declared_dead(self, worker: str) -> None:
         """Take note that the store calls this id dead; `ensure` does something about it."""
-        if worker == self._id:  # and not an earlier incarnation, whose last beat is answered late
+        if worker == self.id:  # and not an earlier incarnation, whose last beat is answered late
             self.liveness.declared_dead()
             self._bell.put(None)
 
@@ -128,10 +123,10 @@ class Heartbeat:
             self.liveness.retired()
             try:
                 if retire:
-                    self._store.retire(self._id)
+                    self._store.retire(self.id)
             except StoreError as error:  # its claims are rescued when the lease runs out
-                log.warning("worker %s could not be retired: %s", self._id, error)
-            self._id = self._new_id()
+                log.warning("worker %s could not be retired: %s", self.id, error)
+            self.id = self._new_id()
 
     def _new_id(self) -> str:
         return self._profile.name or f"{_host()}:{os.getpid()}:{os.urandom(3).hex()}"
@@ -153,7 +148,7 @@ class Heartbeat:
             with self._store.database.together():
                 self._tell_tasks()
                 if self._reports is not None:
-                    self._reports.run_once(self._id)
+                    self._reports.run_once(self.id)
         except StoreError as error:
             if self._store.database.outage.is_new(_BEATS):
                 log.warning("the heartbeat cannot reach the store, it goes on trying: %s", error)
@@ -175,7 +170,7 @@ class Heartbeat:
                 late,
                 ", ".join(tasks) or "nothing",
             )
-        worker = self._id
+        worker = self.id
         alive = self._store.beat(worker, self._profile.strategy)
         self.liveness.beaten(max(moment, time.monotonic()))
         self._tried_at, self._told_late = moment, False
@@ -186,7 +181,7 @@ class Heartbeat:
         """Keep the row in step with the tasks: some may be registered while the worker runs."""
         tasks = self._tasks()
         if tasks != self._told_tasks:
-            self._store.know(self._id, self._profile.queues, tasks)
+            self._store.know(self.id, self._profile.queues, tasks)
             self._told_tasks = tasks
 
 

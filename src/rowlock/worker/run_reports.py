@@ -53,11 +53,6 @@ class RunReports:
         """Where every run stands, for people."""
         return self._runs.stacks(self._pools.where())
 
-    def facts(self) -> dict[str, Any]:
-        """How the worker chooses, and what it has loaded, for `rowlock workers`."""
-        residents = self._residents.seconds
-        return {"pools": self._demand.facts(), **({"residents": residents} if residents else {})}
-
     def _report(self) -> None:
         with self._runs.reporting:
             taken = self._runs.reports()
@@ -76,12 +71,14 @@ class RunReports:
             self._store.tell(worker, {"stacks_answered": asked, "stacks": self.stacks()})
 
     def _tell_facts(self, worker: str) -> None:
-        """Keep the worker's row in step with how it chooses."""
+        """Keep the worker's row in step with how it chooses, and what it has loaded."""
         moment = time.monotonic()
         if moment < self._facts_at:
             return
         self._facts_at = moment + _FACTS_EVERY_SECONDS
-        facts = self.facts()
+        facts: dict[str, Any] = {"pools": self._demand.facts()}
+        if residents := self._residents.seconds:
+            facts["residents"] = residents
         if self._told != (worker, facts):
             self._store.tell(worker, facts)
             self._told = worker, facts
