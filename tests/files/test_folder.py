@@ -255,7 +255,7 @@ def test_a_disk_without_hard_links_gets_its_name_back_by_renaming(
 
 def test_the_queues_own_database_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_bytes(b"1")
-    with Folder(tmp_path, keep=[str(tmp_path / "jobs.db")]).opened() as root:
+    with Folder(tmp_path).opened(keep=[str(tmp_path / "jobs.db")]) as root:
         assert list(root.scan(EVERYTHING, pytest.fail)) == []
         with pytest.raises(FileRefused, match="queue's own"):
             root.look("jobs.db")

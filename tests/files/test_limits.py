@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,24 +57,25 @@ def test_a_size_is_no_share() -> None:
         limits.size("max_size", "20%")
 
 
-def test_a_limit_may_be_a_function_that_is_asked_each_time() -> None:
+def test_a_limit_may_be_a_function_that_is_asked_each_time(tmp_path: Path) -> None:
     answers = iter(["10%", None, "lots"])
-    limit = limits.limit("min_free", lambda: next(answers), limits.free)
-    assert limit is not None
-    assert limit.read() == limits.Free(share=0.1)
-    assert limit.read() is None
+    made = limits.Limits("janitor", min_free=lambda: next(answers))
+    least = made.read(str(tmp_path), nullcontext).min_free
+    assert least is not None and least > 0
+    assert made.read(str(tmp_path), nullcontext).min_free is None
     with pytest.raises(ConfigurationError, match="min_free='lots'"):
-        limit.read()
+        made.read(str(tmp_path), nullcontext)
 
 
-def test_a_limit_function_may_ask_the_database() -> None:
-    limit = limits.limit("max_size", lambda tx: tx["size"], limits.size)
-    assert limit is not None and limit.read({"size": "1KB"}) == 1_000
+def test_a_limit_function_may_ask_the_database(tmp_path: Path) -> None:
+    made = limits.Limits("janitor", max_size=lambda tx: tx["size"])
+    transaction = SimpleNamespace(connection={"size": "1KB"})
+    assert made.read(str(tmp_path), lambda: nullcontext(transaction)).max_size == 1_000
 
 
 def test_a_limit_function_with_other_arguments_is_refused_where_it_is_declared() -> None:
     with pytest.raises(ConfigurationError, match="must be a function of"):
-        limits.limit("max_size", lambda one, two: 1, limits.size)
+        limits.Limits("janitor", max_size=lambda one, two: 1)
 
 
 @pytest.mark.parametrize(

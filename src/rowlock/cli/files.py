@@ -103,7 +103,7 @@ def janitor(
     Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, if a limit
     cannot be read, or if files are gone and the table could not be told.
     """
-    from rowlock.files.tiers import Tiers
+    from rowlock.files.janitor import Tiers
 
     configure_logs(log_level, log_format)
     chosen = _chosen(given, "janitor", lambda app: app.janitors, only_looks=status or dry_run)

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import TypeAlias
 
 # Windows lacks all of these.
 HAS_HANDLES = (
@@ -26,45 +26,6 @@ _OPEN = (
 _REPARSE_POINT = 0x400  # Windows: a link, a junction, or something else that leads elsewhere
 
 
-class Directory(Protocol):
-    """An open folder."""
-
-    def enter(self, name: str) -> Directory:
-        """A folder in it; raises OSError if that is a link or no folder."""
-        ...
-
-    def entries(self) -> Iterator[os.DirEntry[str]]:
-        """What is in it, in any order."""
-        ...
-
-    def look(self, name: str) -> os.stat_result:
-        """What is there under this name, without following a link."""
-        ...
-
-    def rename(self, name: str, other: str) -> None:
-        """Give it another name in this folder."""
-        ...
-
-    def link(self, name: str, other: str) -> None:
-        """Give it a second name in this folder; raises FileExistsError if that is taken."""
-        ...
-
-    def unlink(self, name: str) -> None:
-        """Remove the name."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
-
-
-def open_directory(path: str) -> Directory:
-    """The folder at this path; raises OSError if it is a link or no folder."""
-    if HAS_HANDLES:
-        return HandleDirectory(os.open(path, _OPEN))
-    return PathDirectory(path)
-
-
 class HandleDirectory:
     """A folder by its handle: it stays the same one, wherever it is moved to."""
 
@@ -72,25 +33,32 @@ class HandleDirectory:
         self._handle = handle
 
     def enter(self, name: str) -> HandleDirectory:
+        """A folder in it; raises OSError if that is a link or no folder."""
         return HandleDirectory(os.open(name, _OPEN, dir_fd=self._handle))
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
+        """What is in it, in any order."""
         with os.scandir(self._handle) as found:
             yield from found
 
     def look(self, name: str) -> os.stat_result:
+        """What is there under this name, without following a link."""
         return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
 
     def rename(self, name: str, other: str) -> None:
+        """Give it another name in this folder."""
         os.rename(name, other, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def link(self, name: str, other: str) -> None:
+        """Give it a second name in this folder; raises FileExistsError if that is taken."""
         os.link(name, other, src_dir_fd=self._handle, dst_dir_fd=self._handle, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
+        """Remove the name."""
         os.unlink(name, dir_fd=self._handle)
 
     def close(self) -> None:
+        """Let go of it."""
         with suppress(OSError):
             os.close(self._handle)
 
@@ -135,6 +103,16 @@ class PathDirectory:
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+
+Directory: TypeAlias = HandleDirectory | PathDirectory
+
+
+def open_directory(path: str) -> Directory:
+    """The folder at this path; raises OSError if it is a link or no folder."""
+    if HAS_HANDLES:
+        return HandleDirectory(os.open(path, _OPEN))
+    return PathDirectory(path)
 
 
 def _leads_elsewhere(found: os.stat_result) -> bool:

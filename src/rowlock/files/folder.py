@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ _LONGEST_NAME = 255  # bytes
 _DEEPEST = 100
 _BLOCK = 512  # what st_blocks counts, whatever the file system
 _CANNOT_LINK = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-Report = Callable[[str, str], None]
+Report = Callable[[str, str], Any]
 
 
 class FileRefused(Exception):
@@ -52,15 +53,18 @@ class Found(msgspec.Struct, frozen=True):
 class Folder:
     """A folder by its path; opened for each piece of work, so that what is there by then counts."""
 
-    def __init__(self, path: str | os.PathLike[str], home: str = "", keep: Sequence[str] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], home: str = "") -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\x00" in os.fspath(path):
             raise ConfigurationError(f"folder={path!r}: must be a folder's path")
         # Absolute from the start: who changes the working directory must not change the folder.
         self.path = os.path.abspath(os.path.join(home, os.path.expanduser(os.fspath(path))))
-        self._keep = tuple(keep)  # files that are never touched: the queue's own
 
     def __repr__(self) -> str:
         return f"<folder {self.path}>"
+
+    def at(self, path: str) -> Path:
+        """A path below the folder, as an absolute one."""
+        return Path(self.path, *path.split("/"))
 
     def check(self, writable: bool) -> None:
         """Raise unless it is a folder, no link, that can be read (and files removed from it)."""
@@ -77,15 +81,15 @@ class Folder:
             raise ConfigurationError(f"no files can be {verb} the folder {self.path}: change its permissions")
 
     @contextmanager
-    def opened(self) -> Iterator[OpenFolder]:
-        """The folder, open, for one piece of work."""
+    def opened(self, keep: Sequence[str] = ()) -> Iterator[OpenFolder]:
+        """The folder, open, for one piece of work; files of `keep` (the queue's own) are never touched."""
         try:
             root = open_directory(self.path)
         except OSError as error:
             self.check(writable=False)
             raise ConfigurationError(f"the folder {self.path} cannot be opened: {_reason(error)}") from error
         try:
-            yield OpenFolder(root, frozenset(_identities(self._keep)))
+            yield OpenFolder(root, frozenset(_identities(keep)))
         finally:
             root.close()
 
@@ -111,83 +115,42 @@ class OpenFolder:
 
         With `recover`, files whose removal was broken off get their names back; some may come twice.
         """
-        if not below:
-            yield from self._scan(self._root, "", fits, report, recover, 0)
+        parents = below.split("/") if below else []
+        if len(parents) > _DEEPEST:
+            report(below, f"it lies more than {_DEEPEST} folders deep")
             return
         try:
-            with self._entered(below.split("/")) as there:
-                yield from self._scan(there, f"{below}/", fits, report, recover, 0)
+            with self._entered(parents) as here:
+                for entry in here.entries():
+                    path = "/".join([*parents, entry.name])
+                    if not is_text(entry.name):
+                        report(path, "its name is not UTF-8")
+                    elif entry.is_dir(follow_symlinks=False):
+                        yield from self.scan(fits, report, path, recover)
+                    elif recover or not is_being_removed(entry.name):
+                        yield from self._entry(here, parents, entry, fits)
+        except FileNotFoundError:  # it has vanished meanwhile
+            return
         except OSError as error:
             report(below, _reason(error))
 
-    def _scan(
-        self,
-        here: Directory,
-        prefix: str,
-        fits: Callable[[str], Any],
-        report: Report,
-        recover: bool,
-        depth: int,
-    ) -> Iterator[Found]:
-        if depth > _DEEPEST:
-            report(prefix, f"it lies more than {_DEEPEST} folders deep")
-            return
-        try:
-            for entry in here.entries():
-                if not is_text(entry.name):
-                    report(prefix + entry.name, "its name is not UTF-8")
-                elif entry.is_dir(follow_symlinks=False):
-                    yield from self._scan_folder(here, entry.name, prefix, fits, report, recover, depth)
-                elif recover or not is_being_removed(entry.name):
-                    yield from self._entry(here, prefix, entry, fits)
-        except OSError as error:
-            report(prefix, _reason(error))
-
     def _entry(
-        self, here: Directory, prefix: str, entry: os.DirEntry[str], fits: Callable[[str], Any]
+        self, here: Directory, parents: list[str], entry: os.DirEntry[str], fits: Callable[[str], Any]
     ) -> Iterator[Found]:
         """The file, if it is regular and fits; one that was being removed gets its name back."""
-        name, removed = entry.name, is_being_removed(entry.name)
-        if removed and entry.is_file(follow_symlinks=False):
+        name = entry.name
+        removed = is_being_removed(name) and entry.is_file(follow_symlinks=False)
+        if removed:
             name = name[1 : -len(_REMOVAL_SUFFIX)]
-        if not fits(prefix + name):
+        path = "/".join([*parents, name])
+        if not fits(path):
             return
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, FileRefused):
             if removed:
                 _restore_name(here, name)
-            seen = here.look(name) if removed else entry.stat(follow_symlinks=False)
-            found = self._found(prefix + name, seen, here)
-            if found is not None:
-                yield found
-
-    def _scan_folder(
-        self,
-        here: Directory,
-        name: str,
-        prefix: str,
-        fits: Callable[[str], Any],
-        report: Report,
-        recover: bool,
-        depth: int,
-    ) -> Iterator[Found]:
-        try:
-            there = here.enter(name)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            report(prefix + name, _reason(error))
-            return
-        try:
-            yield from self._scan(there, f"{prefix}{name}/", fits, report, recover, depth + 1)
-        finally:
-            there.close()
-
-    def _found(self, path: str, seen: os.stat_result, here: Directory) -> Found | None:
-        if not HAS_HANDLES and not seen.st_ino:  # what a listing says on Windows lacks some of it
-            seen = here.look(path.rpartition("/")[2])
-        if not stat.S_ISREG(seen.st_mode) or (seen.st_dev, seen.st_ino) in self._keep:
-            return None
-        return _found(path, seen)
+            # What a listing says on Windows lacks some of it.
+            is_listed = HAS_HANDLES and not removed
+            yield self._regular(path, entry.stat(follow_symlinks=False) if is_listed else here.look(name))
 
     def look(self, path: str, recover: bool = False) -> Found | None:
         """The regular file at this path, or None if there is nothing; anything else is refused.
@@ -237,8 +200,7 @@ class OpenFolder:
 
     def _rename_and_unlink(self, there: Directory, parents: list[str], name: str, expected: Found) -> None:
         renamed = f".{name}{_REMOVAL_SUFFIX}"
-        with suppress(FileNotFoundError):
-            there.look(renamed)
+        if _is_there(there, renamed):
             raise FileRefused(f"a deletion that was broken off left {renamed} beside it: look at both")
         there.rename(name, renamed)
         try:
@@ -258,7 +220,9 @@ class OpenFolder:
             raise FileRefused("it is no regular file")
         if (seen.st_dev, seen.st_ino) in self._keep:
             raise FileRefused("it belongs to the queue's own database")
-        return _found(path, seen)
+        blocks = getattr(seen, "st_blocks", None)
+        frees = 0 if seen.st_nlink > 1 else seen.st_size if blocks is None else blocks * _BLOCK
+        return Found(path, seen.st_size, seen.st_mtime_ns, seen.st_dev, seen.st_ino, frees)
 
     @contextmanager
     def _entered(self, parents: Sequence[str]) -> Iterator[Directory]:
@@ -338,12 +302,6 @@ def _is_same_file(here: Directory, name: str, other: str) -> bool:
         return os.path.samestat(here.look(name), here.look(other))
     except FileNotFoundError:
         return False
-
-
-def _found(path: str, seen: os.stat_result) -> Found:
-    blocks = getattr(seen, "st_blocks", None)
-    frees = 0 if seen.st_nlink > 1 else seen.st_size if blocks is None else blocks * _BLOCK
-    return Found(path, seen.st_size, seen.st_mtime_ns, seen.st_dev, seen.st_ino, frees)
 
 
 def _identities(paths: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock.errors import ConfigurationError
+from rowlock.files.file_records import FileRecords
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.limits import takes
 from rowlock.files.patterns import matcher
 from rowlock.files.records import FileTrouble, Ingested
-from rowlock.files.rows import Finished, RowTable
+from rowlock.files.rows import Finished, RowWriter, load_statements
 from rowlock.files.service import ErrorBackoff, FileService, Stop
 from rowlock.files.settling import SETTLE_SECONDS, FileSettling
 from rowlock.files.tables import App, FileTable
@@ -58,55 +59,84 @@ class Ingest(FileService):
         self.pattern = pattern
         self._fits = matcher(pattern)
         self._row = row
-        self._wants_tx = row is not None and takes("row", row, 1, "tx")
+        self.wants_tx = row is not None and takes("row", row, 1)
         settled = check_seconds("settle", settle)
         if settled is None:
             raise ConfigurationError("settle=None: must be seconds for which a file has to stand still")
-        self._settling = FileSettling(settled)
-        self._rows: RowTable | None = None
+        self.settling = FileSettling(settled)
         self._forget_at = 0.0
+
+    @cached_property
+    def file_table(self) -> FileTable:
+        """Its table, described when it is first asked for."""
+        table = FileTable(self._app.store, self.title, self.table, self.columns)
+        load_statements(table)
+        return table
+
+    @property
+    def records(self) -> FileRecords:
+        """What is remembered of its files."""
+        return FileRecords(self.file_table, self.name, self.places)
+
+    def call_row(self, path: str, tx: Any) -> Mapping[str, Any] | bool | None:
+        """What the user's function says about a file."""
+        if self._row is None:
+            return {}
+        place = self.folder.at(path)
+        return self._row(place, tx) if self.wants_tx else self._row(place)
 
     # -- running ---------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise if the folder, the table or its unique constraint is not as it should be."""
         self.folder.check(writable=False)
-        self._bound().check()
+        self.file_table.check_constraint()
 
     def init(self) -> list[str]:
         """Create the unique constraint, and an index for each other path column; returns their names."""
-        names = self._file_table().create_constraints()
-        self._bound().check()
+        names = self.file_table.create_constraints()
+        self.file_table.check_constraint()
         return names
-
-    @property
-    def lacks_constraint(self) -> bool:
-        """Whether two rows could name the same file."""
-        return self._file_table().lacks_constraint
 
     def run_once(self, now: float | None = None, progress: Progress | None = None) -> Ingested:
         """Scan the whole folder and write the rows of what is finished; `progress(done, total)` is told."""
-        rows = self._bound()
-        rows.check()
+        self.file_table.check_constraint()
         self._check_mounted()
-        run = _Run(self.name)
-        with self._for_run(self.folder).opened() as opened:
+        unreadable: list[FileTrouble] = []
+        with self._opened(self.folder) as opened:
             # Oldest first, so that rows are numbered in the order in which their files were made.
             found = sorted(
-                opened.scan(self._fits, self._unreadable(run)), key=lambda one: (one.modified, one.path)
+                opened.scan(self._fits, lambda *trouble: unreadable.append(self._left_alone(*trouble))),
+                key=lambda one: (one.modified, one.path),
             )
-            self._settling.keep(one.path for one in found)
-            self._take(opened, found, run, now, progress, rescan=True)
+            self.settling.keep(one.path for one in found)
+            files = self._take(opened, found, now, progress, rescan=True)
             if time.monotonic() >= self._forget_at:
                 self._forget_at = time.monotonic() + _FORGET_EVERY
-                rows.records.forget_deleted(opened)
-        rows.records.forget_vanished({self._places.written(one.path) for one in found})
-        self._note_run(len(run.unreadable))
-        return run.report(self._settling.paths)
+                self.records.forget_deleted(opened)
+        self.records.forget_vanished({self.places.written(one.path) for one in found})
+        self._note_run(len(unreadable))
+        return self._report(files, unreadable)
+
+    def _report(self, files: Sequence[Finished], unreadable: list[FileTrouble]) -> Ingested:
+        def paths(state: str) -> list[str]:
+            return [file.path for file in files if file.state == state]
+
+        return Ingested(
+            name=self.name,
+            ingested=paths("ingested"),
+            waiting=paths("waiting"),
+            settling=self.settling.paths,
+            failed=[FileTrouble(file.path, file.error) for file in files if file.state == "failed"],
+            later=paths("later"),
+            unreadable=unreadable,
+            known=len(paths("known")),
+            never=len(paths("never")),
+        )
 
     def loop(self, stop: Stop) -> None:
         """Run until told to stop, without signals: for a thread."""
-        self._stop = stop
+        self.stopping = stop
         changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         backoff = ErrorBackoff(self.title)
         next_scan = time.monotonic()
@@ -116,19 +146,15 @@ class Ingest(FileService):
                     if time.monotonic() >= next_scan:
                         self.run_once()
                         next_scan = time.monotonic() + self.interval
-                    missed = self._take_changes(changed, self._pause(next_scan))
+                    moment = time.monotonic()
+                    due = self.settling.next_due(time.time(), moment)
+                    missed = self._take_changes(changed, min(due, next_scan - moment))
                     backoff.succeeded()
                     if missed:
                         next_scan = min(next_scan, time.monotonic() + 1.0)
                 except Exception as error:  # a database or a disk that comes back, a mistake in a table
                     stop.wait(backoff.failed(error))
                     next_scan = time.monotonic()  # what has changed meanwhile is in the scan
-
-    def _pause(self, next_scan: float) -> float:
-        moment = time.monotonic()
-        due = self._settling.next_due(time.time(), moment)
-        left = next_scan - moment
-        return max(0.0, left if due is None else min(left, due))
 
     def _take_changes(self, changed: queue.SimpleQueue[str | None], wait: float) -> bool:
         """Wait for changes, or for files to be finished, and take them; True if some may have been missed."""
@@ -142,21 +168,18 @@ class Ingest(FileService):
                 if len(paths) >= _CHANGES_AT_ONCE:
                     break
                 path = changed.get_nowait()
-        paths |= set(self._settling.due(time.time(), time.monotonic()))
+        paths |= set(self.settling.due(time.time(), time.monotonic()))
         if paths:
             self._look_at(paths)
         return missed
 
     def _look_at(self, paths: Iterable[str]) -> None:
-        run = _Run(self.name)
-        with self._for_run(self.folder).opened() as opened:
-            found: dict[str, Found] = {}
-            for path in sorted(paths):
-                found.update((one.path, one) for one in self._found_at(opened, path, run))
+        with self._opened(self.folder) as opened:
+            found = {one.path: one for path in sorted(paths) for one in self._found_at(opened, path)}
             if found:
-                self._take(opened, list(found.values()), run, None, None, rescan=False)
+                self._take(opened, list(found.values()))
 
-    def _found_at(self, opened: OpenFolder, path: str, run: _Run) -> Iterator[Found]:
+    def _found_at(self, opened: OpenFolder, path: str) -> Iterator[Found]:
         try:
             seen = opened.look(path) if self._fits(path) else None
         except FileRefused:  # a link, a folder, a name that is none
@@ -164,9 +187,9 @@ class Ingest(FileService):
         if seen is not None:
             yield seen
             return
-        self._settling.forget(path)
+        self.settling.forget(path)
         if opened.is_folder(path):  # its files may have been there before somebody watched it
-            yield from opened.scan(self._fits, self._unreadable(run), below=path)
+            yield from opened.scan(self._fits, self._left_alone, below=path)
 
     # -- taking ----------------------------------------------------------------------------------
 
@@ -174,95 +197,47 @@ class Ingest(FileService):
         self,
         opened: OpenFolder,
         found: list[Found],
-        run: _Run,
-        now: float | None,
-        progress: Progress | None,
-        rescan: bool,
-    ) -> None:
+        now: float | None = None,
+        progress: Progress | None = None,
+        rescan: bool = False,
+    ) -> list[Finished]:
+        """Write the rows of those files that are finished; says what became of each."""
         wall = time.time() if now is None else now
-        finished = [one for one in found if self._settling.is_finished(one, wall, time.monotonic())]
+        finished = [one for one in found if self.settling.is_finished(one, wall, time.monotonic())]
+        writer = RowWriter(self, opened, now)
+        done: list[Finished] = []
         for start in range(0, len(finished), _BATCH):
             if progress is not None:
                 progress(start, len(finished))
-            done = self._bound().write(finished[start : start + _BATCH], opened, now, rescan)
-            run.add(done)
-            for file in done:
+            batch = writer.write(finished[start : start + _BATCH], rescan)
+            done += batch
+            for file in batch:
                 if file.state == "changed":
                     self._watch_again(opened, file.found.path, wall)
-                elif file.other is not None and file.state == "settling":
-                    self._settling.wait_for(file.found.path, file.other, time.monotonic())
-            if any(file.state == "ingested" for file in done):
+                elif file.state == "settling":
+                    self.settling.wait_for(file.found.path, file.others, time.monotonic())
+            if any(file.state == "ingested" for file in batch):
                 self._app.wake(self.table)
-            if self._stop.told:
-                break
-        else:
-            if progress is not None:
-                progress(len(finished), len(finished))
+            if self.stopping.told:
+                return done
+        if progress is not None:
+            progress(len(finished), len(finished))
+        return done
 
     def _watch_again(self, opened: OpenFolder, path: str, wall: float) -> None:
         """Somebody has written to it since it was looked at."""
         with suppress(FileRefused):
             seen = opened.look(path)
             if seen is not None:
-                self._settling.is_finished(seen, wall, time.monotonic())
+                self.settling.is_finished(seen, wall, time.monotonic())
 
-    def _unreadable(self, run: _Run) -> Callable[[str, str], None]:
-        def report(path: str, why: str) -> None:
-            run.unreadable.append(FileTrouble(path, why))
-            self._log_once(run.unreadable[-1], "is left alone")
-
-        return report
-
-    def _file_table(self) -> FileTable:
-        return self._bound().table
-
-    def _bound(self) -> RowTable:
-        if self._rows is None:
-            table = FileTable(self._app.store, self.title, self.table, self.columns)
-            self._rows = RowTable(
-                table, self.name, self._places, self._call_row, self._wants_tx, self._settling
-            )
-        return self._rows
-
-    def _call_row(self, path: str, tx: Any) -> Mapping[str, Any] | bool | None:
-        if self._row is None:
-            return {}
-        place = Path(self.folder.path, *path.split("/"))
-        return self._row(place, tx) if self._wants_tx else self._row(place)
+    def _left_alone(self, path: str, why: str) -> FileTrouble:
+        trouble = FileTrouble(path, why)
+        self._log_once(trouble, "is left alone")
+        return trouble
 
     def record(self) -> FileServiceRecord:
         """How it stands, for front ends."""
-        counts = self._bound().records.counts()
+        counts = self.records.counts()
         waiting, failed = counts.get("waiting", 0), counts.get("failed", 0)
         return msgspec.structs.replace(super().record(), waiting=waiting, failed=failed)
-
-
-class _Run:
-    """What happens in one run, as it happens."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._by_state: dict[str, list[str]] = {}
-        self.failed: list[FileTrouble] = []
-        self.unreadable: list[FileTrouble] = []
-
-    def add(self, files: Iterable[Finished]) -> None:
-        """Some files were looked at."""
-        for file in files:
-            self._by_state.setdefault(file.state, []).append(file.path)
-            if file.state == "failed":
-                self.failed.append(FileTrouble(file.path, file.error))
-
-    def report(self, settling: list[str]) -> Ingested:
-        """What it came to."""
-        return Ingested(
-            name=self._name,
-            ingested=self._by_state.get("ingested", []),
-            waiting=self._by_state.get("waiting", []),
-            settling=settling,
-            failed=self.failed,
-            later=self._by_state.get("later", []),
-            unreadable=self.unreadable,
-            known=len(self._by_state.get("known", [])),
-            never=len(self._by_state.get("never", [])),
-        )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rowlock.consumers import names
@@ -20,14 +22,15 @@ from rowlock.files.limits import Limits, Wanted, takes
 from rowlock.files.oldest import whole_number
 from rowlock.files.policy import Choice, Policy
 from rowlock.files.records import Cleaned
-from rowlock.files.service import FileService, Stop
+from rowlock.files.service import ErrorBackoff, FileService, Stop
 from rowlock.files.tables import App, FileTable
-from rowlock.files.tiers import Tiers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rowlock.files.options import ServiceOptions
+
+log = logging.getLogger("rowlock.janitor")
 
 _SUSPICIOUS = 100  # rows whose files are all gone: their disk may not be there
 
@@ -63,10 +66,10 @@ class Janitor(FileService):
         super().__init__(app, home, name, **common)
         self.also_folder = self.folder if also_folder is None else Folder(also_folder, home)
         self.cap = whole_number("cap", cap)
-        self.limits = Limits(self.title, min_free, target_free, max_age, max_size)
+        self.limits = Limits(
+            self.title, min_free=min_free, target_free=target_free, max_age=max_age, max_size=max_size
+        )
         self.choice = Choice(
-            table=self.table,
-            columns=self.columns,
             key=None if key is None else names.column("key", key),
             order_by=_order(order_by),
             after=_names_of_consumers(after),
@@ -84,32 +87,36 @@ class Janitor(FileService):
             raise ConfigurationError(f"{self.title}: max_age counts from order_by=..., a time: name it")
         if also is None and also_folder is not None:
             raise ConfigurationError(f"{self.title}: also_folder=... is for also=..., a function")
-        self._also = _with_tx("also", also, 1)
-        self._on_deleted = _with_tx("on_deleted", on_deleted, 2)
-        self._policy: Policy | None = None
+        self.also = _with_tx("also", also, 1)
+        self.on_deleted = _with_tx("on_deleted", on_deleted, 2)
         self._healed = False
         self._last_problem: str | None = None
 
     @property
     def declaration(self) -> tuple[Any, ...]:
         """Tiers have the table and the folder in common: their limits and conditions tell them apart."""
-        return (*super().declaration, self.limits.declared, self.choice, self.cap)
+        return (*super().declaration, self.columns, self.limits.declared, self.choice, self.cap)
 
     # -- running ---------------------------------------------------------------------------------
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What it may delete, as SQL on its table, which is described when this is first asked for."""
+        return Policy(self._app, self.title, self.table, self.columns, self.choice)
+
+    @property
+    def file_table(self) -> FileTable:
+        """Its table."""
+        return self.policy.table
 
     def check(self) -> None:
         """Raise if the folder, the table, its columns or the conditions are not as they should be."""
         self.folder.check(writable=True)
-        if self._also is not None:
-            self.also_folder.check(writable=True)
-        self._bound()
+        self.also_folder.check(writable=True)
+        self.policy  # noqa: B018 - it looks
 
     def run_once(
-        self,
-        now: float | None = None,
-        dry_run: bool = False,
-        earlier: Sequence[Cleaned] = (),
-        stop: Stop | None = None,
+        self, now: float | None = None, dry_run: bool = False, earlier: Sequence[Cleaned] = ()
     ) -> Cleaned:
         """Delete what the limits ask for and the conditions allow; says what was deleted, and what was not.
 
@@ -117,46 +124,33 @@ class Janitor(FileService):
         Told to stop, it ends after the batch that it is at.
         """
         self.check()
-        policy = self._bound()
+        report = Cleaned(name=self.name, dry_run=dry_run)
         try:
             wanted = self.limits_now()
         except ConfigurationError as error:
-            report = Cleaned(name=self.name, dry_run=dry_run, skipped=str(error))
+            report.skipped = str(error)
         else:
-            run = JanitorRun(self, policy, wanted, now, dry_run, earlier, stop or self._stop)
-            with self._deleter(policy, dry_run) as deleter:
+            with self._opened(self.folder) as opened, self._opened(self.also_folder) as companions:
+                deleter = Deleter(self, opened, companions, report, now)
                 if not dry_run:
                     self._check_mounted()
-                    run.done.add(deleter.finish_marked(now, self._app.janitors))
-                    self._heal(policy, deleter, run, now)
-                run.clean(deleter)
-            report = run.report()
+                    deleter.finish_marked(self._app.janitors)
+                    self._heal(deleter)
+                JanitorRun(self, deleter, report, wanted, earlier, now).clean()
         if not dry_run:
             self._note_report(report)
         return report
-
-    def _deleter(self, policy: Policy, dry_run: bool) -> Deleter:
-        return Deleter(
-            policy,
-            self.name,
-            self._places,
-            self._for_run(self.folder),
-            self._also,
-            self._for_run(self.also_folder),
-            self._on_deleted,
-            dry_run,
-        )
 
     def loop(self, stop: Stop) -> None:
         """Run until told to stop, without signals: for a thread."""
         Tiers([self]).loop(stop)
 
-    def _heal(self, policy: Policy, deleter: Deleter, run: JanitorRun, now: float | None) -> None:
+    def _heal(self, deleter: Deleter) -> None:
         """Rows whose files are all gone are marked as deleted, once at the start."""
-        if self._healed or not policy.choice.tells_table:
+        if self._healed or not self.choice.tells_table:
             return
         named = 0
-        for page in policy.living():
+        for page in self.policy.living():
             if any(deleter.files.gone(row) is None for row in page):
                 break
             named += len(page)
@@ -167,8 +161,8 @@ class Janitor(FileService):
                     "there: is it the right folder, and mounted? If they are really gone, mark these "
                     "rows as deleted by hand"
                 )
-        for page in policy.living():
-            run.done.add(deleter.heal(page, now))
+        for page in self.policy.living():
+            deleter.heal(page)
         self._healed = True
 
     def _note_report(self, report: Cleaned) -> None:
@@ -200,16 +194,45 @@ class Janitor(FileService):
 
     def limits_now(self) -> Wanted:
         """What its limits are at this moment."""
-        table = self._file_table()
-        return self.limits.read(self.folder.path, lambda: table.writing(with_connection=True))
+        return self.limits.read(self.folder.path, lambda: self.file_table.writing(with_connection=True))
 
-    def _bound(self) -> Policy:
-        if self._policy is None:
-            self._policy = Policy(self._app, self.name, self.choice)
-        return self._policy
 
-    def _file_table(self) -> FileTable:
-        return self._bound().table
+class Tiers:
+    """Janitors as one service: they run one after the other, in the order in which they are declared."""
+
+    name = "janitors"
+
+    def __init__(self, janitors: Sequence[Janitor]) -> None:
+        self._janitors = list(janitors)
+
+    def check(self) -> None:
+        """Raise if the user has to change something first."""
+        for one in self._janitors:
+            one.check()
+
+    def loop(self, stop: Stop) -> None:
+        """Run each when its interval is over, until told to stop."""
+        for one in self._janitors:
+            one.stopping = stop
+        due = {one.name: time.monotonic() for one in self._janitors}
+        backoff = {one.name: ErrorBackoff(one.title) for one in self._janitors}
+        while not stop.told:
+            for one in self._janitors:
+                if not stop.told and time.monotonic() >= due[one.name]:
+                    wait = self._run(one, backoff[one.name])
+                    due[one.name] = time.monotonic() + wait
+            stop.wait(min(due.values()) - time.monotonic())
+
+    def _run(self, one: Janitor, backoff: ErrorBackoff) -> float:
+        """One run; returns the seconds until the next."""
+        try:
+            done = one.run_once()
+        except Exception as error:  # a database or a disk that comes back
+            return backoff.failed(error)
+        backoff.succeeded()
+        if done.deleted:
+            log.info("%s: %d rows deleted, %d bytes freed", one.title, len(done.deleted), done.freed)
+        return one.interval
 
 
 def _order(value: Any) -> str | None:
@@ -239,6 +262,6 @@ def _condition(value: Any) -> str | None:
 
 def _with_tx(what: str, function: Callable[..., Any] | None, fewest: int) -> Callable[..., Any] | None:
     """The function, as one that takes a transaction as its last argument."""
-    if function is None or takes(what, function, fewest, "tx"):
+    if function is None or takes(what, function, fewest):
         return function
     return lambda *given: function(*given[:-1])

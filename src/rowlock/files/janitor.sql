@@ -72,8 +72,14 @@ SELECT DISTINCT row_key FROM rowlock_file_marks WHERE janitor = :janitor
 -- name: marking_janitors
 SELECT DISTINCT janitor FROM rowlock_file_marks
 
--- name: all_marks_of
-SELECT row_key, companion, path, reason FROM rowlock_file_marks WHERE janitor = :janitor
+-- name: marks_on_files
+SELECT row_key, path FROM rowlock_file_marks WHERE janitor = :janitor AND companion = 0
+
+-- name: adopt_marks
+INSERT INTO rowlock_file_marks (janitor, row_key, companion, path, reason)
+SELECT :janitor, row_key, companion, path, reason FROM rowlock_file_marks
+WHERE janitor = :other AND {mark_among_keys}
+ON CONFLICT (janitor, row_key, companion, path) DO NOTHING
 
 -- Keys of another table may be of another type.
 -- name: rows_by_text

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.files import disk
 
-T = TypeVar("T")
 _AMOUNT = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-z]*)\s*")
 _BYTES = {"b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -27,7 +26,6 @@ _BYTES = {"b": 1} | {
 }
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _MOST_BYTES = 2**63 - 1
-_NAMES = ("min_free", "target_free", "max_age", "max_size")
 _OLDEST = 1_000 * 365 * 86_400.0
 
 
@@ -94,29 +92,12 @@ def _bytes(number: float | None, unit: str) -> int | None:
     return found if 0 < found <= _MOST_BYTES else None
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """A limit of a janitor: what was given for it, and how that is read."""
-
-    what: str
-    given: Any
-    parse: Callable[[str, Any], Any]
-
-    @property
-    def is_function(self) -> bool:
-        """Whether it has to be asked at each run."""
-        return callable(self.given)
-
-    @property
-    def wants_tx(self) -> bool:
-        """Whether its function takes a transaction."""
-        return self.is_function and takes(self.what, self.given, 0, "tx")
-
-    def read(self, tx: Any = None) -> Any:
-        """What the limit is now; None: there is none."""
-        value = self.given
-        if self.is_function:
-            value = self.given(tx) if self.wants_tx else self.given()
-        return None if value is None else self.parse(self.what, value)
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "min_free": free,
+    "target_free": free,
+    "max_age": age,
+    "max_size": size,
+}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -132,74 +113,68 @@ class Wanted(msgspec.Struct, frozen=True):
 class Limits:
     """The limits of a janitor as they were declared; functions are asked at each run."""
 
-    def __init__(self, title: str, min_free: Any, target_free: Any, max_age: Any, max_size: Any) -> None:
-        self.min_free = limit("min_free", min_free, free)
-        self.target_free = limit("target_free", target_free, free)
-        self.max_age = limit("max_age", max_age, age)
-        self.max_size = limit("max_size", max_size, size)
-        self._each = (self.min_free, self.target_free, self.max_age, self.max_size)
-        if self.target_free is not None and self.min_free is None:
+    def __init__(self, title: str, **given: Any) -> None:
+        self._given = {name: value for name, value in given.items() if value is not None}
+        functions = {name for name, value in self._given.items() if callable(value)}
+        self._want_tx = {name for name in functions if takes(name, given[name], 0)}
+        # The others are read here, so that a mistake is told where it was written.
+        fixed = {name: self._read(name) for name in self._given if name not in functions}
+        if "target_free" in self._given and "min_free" not in self._given:
             raise ConfigurationError(f"{title}: target_free is where min_free ends: give it both")
-        if self.min_free is None and self.max_age is None and self.max_size is None:
+        if not self._given:
             raise ConfigurationError(f"{title}: give it a limit: min_free, max_age or max_size")
-        both = [one for one in (self.min_free, self.target_free) if one is not None and not one.is_function]
-        if len(both) == 2:
-            least, most = (one.read() for one in both)
-            if (least.share is None) == (most.share is None):  # else it depends on the disk
-                _check_order(least, most, 1_000_000)
+        least, most = fixed.get("min_free"), fixed.get("target_free")
+        if least and most and (least.share is None) == (most.share is None):  # else it depends on the disk
+            _check_order(least, most, 1_000_000)
 
     @property
-    def declared(self) -> tuple[Any, ...]:
+    def declared(self) -> dict[str, Any]:
         """What was given for them; functions are taken for the same."""
-        return tuple(one and ("a function" if one.is_function else one.given) for one in self._each)
+        return {name: "a function" if callable(value) else value for name, value in self._given.items()}
 
     @property
     def only_space(self) -> bool:
         """Whether free space is the only reason to delete."""
-        return self.max_age is None and self.max_size is None
+        return not {"max_age", "max_size"} & set(self._given)
 
     def least_free(self, folder: str) -> int | None:
         """What has to be free in bytes, if that can be told without a database."""
         try:
-            least = None if self.min_free is None or self.min_free.wants_tx else self.min_free.read()
+            least = None if "min_free" in self._want_tx else self._read("min_free")
         except Exception:  # its own run says so
             return None
         return None if least is None else least.of(disk.space(folder).total)
 
     def read(self, folder: str, transaction: Callable[[], AbstractContextManager[Any]]) -> Wanted:
         """What they are now; functions that ask for one get the connection of a transaction."""
-        values: list[Any] = []
-        wants_tx = any(one is not None and one.wants_tx for one in self._each)
+        values: dict[str, Any] = {}
+        asked = ""
         try:
-            with transaction() if wants_tx else nullcontext() as tx:
-                for one in self._each:
-                    values.append(None if one is None else one.read(tx and tx.connection))  # noqa: PERF401 - counted
+            with transaction() if self._want_tx else nullcontext() as tx:
+                for asked in _PARSERS:
+                    values[asked] = self._read(asked, tx and tx.connection)
         except (ConfigurationError, *TRANSIENT):
             raise
         except Exception as error:
-            if len(values) == len(_NAMES):  # all were asked: it is of the transaction
+            if len(values) == len(_PARSERS):  # all were asked: it is of the transaction
                 raise
-            said = (
-                (error.__cause__ or error) if isinstance(error, StoreError) else error
-            )  # the driver's words
-            raise ConfigurationError(f"{_NAMES[len(values)]}() raised {said!r}") from error
-        least, most, max_age, max_size = values
+            # In the driver's words.
+            said = (error.__cause__ or error) if isinstance(error, StoreError) else error
+            raise ConfigurationError(f"{asked}() raised {said!r}") from error
+        least, max_age, max_size = values["min_free"], values["max_age"], values["max_size"]
         space = disk.space(folder)
         if least is None:
             return Wanted(None, 0, max_age, max_size, space)
-        _check_order(least, most or least, space.total)
-        return Wanted(least.of(space.total), (most or least).of(space.total), max_age, max_size, space)
+        most = values["target_free"] or least
+        _check_order(least, most, space.total)
+        return Wanted(least.of(space.total), most.of(space.total), max_age, max_size, space)
 
-
-def limit(what: str, given: Any, parse: Callable[[str, Any], Any]) -> Limit | None:
-    """The limit; one that is no function is read here, so that a mistake is told where it was written."""
-    if given is None:
-        return None
-    if callable(given):
-        takes(what, given, 0, "tx")
-    else:
-        parse(what, given)
-    return Limit(what, given, parse)
+    def _read(self, name: str, tx: Any = None) -> Any:
+        """What the limit is now; None: there is none."""
+        value = self._given.get(name)
+        if callable(value):
+            value = value(tx) if name in self._want_tx else value()
+        return None if value is None else _PARSERS[name](name, value)
 
 
 def _check_order(least: Free, most: Free, total: int) -> None:
@@ -207,7 +182,7 @@ def _check_order(least: Free, most: Free, total: int) -> None:
         raise ConfigurationError(f"target_free={most} is below min_free={least}: nothing could ever end")
 
 
-def takes(what: str, function: Any, fewest: int, last: str) -> bool:
+def takes(what: str, function: Any, fewest: int) -> bool:
     """Whether the function takes one argument more than `fewest`: a transaction. Others are refused."""
     if not callable(function):
         raise ConfigurationError(f"{what}={function!r}: must be a function")
@@ -221,5 +196,5 @@ def takes(what: str, function: Any, fewest: int, last: str) -> bool:
         except TypeError:
             continue
         return count > fewest
-    wanted = ", ".join(["..."] * fewest + [f"[{last}]"]) if fewest else f"[{last}]"
+    wanted = ", ".join(["..."] * fewest + ["[tx]"])
     raise ConfigurationError(f"{what}={function!r}: must be a function of ({wanted}), not {signature}")

@@ -35,7 +35,7 @@ def _ingest(ingest: Ingest) -> Iterator[Finding]:
     what = f"ingest {ingest.name}"
     try:
         ingest.folder.check(writable=False)
-        lacks_constraint, known = ingest.lacks_constraint, ingest.record()
+        lacks_constraint, known = ingest.file_table.lacks_constraint, ingest.record()
     except RowlockError as error:
         yield Finding(what, "error", str(error), "mend the folder, the table or the options")
         return
@@ -123,7 +123,7 @@ def _same_files(one: Janitor, other: Janitor) -> bool:
 def _ways(janitor: Janitor) -> dict[str, Any]:
     choice = janitor.choice
     return {
-        "path": choice.columns,
+        "path": janitor.columns,
         "paths": janitor.paths,
         "deleted": choice.deleted,
         "remove_rows": choice.remove_rows,
@@ -158,7 +158,7 @@ def _other_paths(app: App) -> Iterator[Finding]:
                     f"{janitor.paths} ones"
                 )
                 yield Finding("paths", "error", message, "declare paths= alike")
-            elif missing := set(ingest.columns) - set(janitor.choice.columns):
+            elif missing := set(ingest.columns) - set(janitor.columns):
                 message = (
                     f"janitor {janitor.name} leaves the files of {', '.join(sorted(missing))} on the disk"
                 )

@@ -17,7 +17,6 @@ from rowlock.files.tables import App, FileTable, Session, json_list
 
 _LATEST = "100000000000"  # Unix seconds, of the year 5138: larger numbers are milliseconds
 _PAGE = 5_000
-_TRUE_TYPES = ("BOOL",)
 _NUMBER_TYPES = ("INT", "REAL", "FLOA", "DOUB", "NUMERIC", "DECIMAL")
 _TIME_ENDINGS = ("_at", "_on", "time", "date")
 
@@ -32,8 +31,6 @@ class Named(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """What was declared about the rows."""
 
-    table: str
-    columns: tuple[str, ...]
     key: str | None
     order_by: str | None
     after: tuple[str, ...]
@@ -52,12 +49,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Policy:
     """The user's table as one janitor sees it."""
 
-    def __init__(self, app: App, janitor: str, choice: Choice) -> None:
+    def __init__(self, app: App, title: str, table: str, columns: Sequence[str], choice: Choice) -> None:
         self._app = app
-        self._janitor = janitor
-        self._title = f"janitor {janitor!r}"
+        self._title = title
         self.choice = choice
-        self.table = FileTable(app.store, self._title, choice.table, choice.columns)
+        self.table = FileTable(app.store, title, table, columns)
         self.key = self._key()
         self._order = self.table.need("order_by", choice.order_by) if choice.order_by else self.key
         if choice.deleted is not None:
@@ -101,16 +97,17 @@ class Policy:
         table, choice = self.table, self.choice
         t = names.quoted(table.parts[-1])
         is_time = self._is_time()
+        living, set_deleted = self._deletion()
         columns = {f"column_{place}": f"{t}.{names.quoted(one)}" for place, one in enumerate(table.paths)}
         older = f"(CASE WHEN :by_age = 0 THEN true ELSE {table.stamp(self._order)[1]} AND {is_time} END)"
         words = {
-            "living": self._living(),
+            "living": living,
             "allowed": "«allowed»",
             "asked": older if choice.has_age else "(1 = 1)",
             "unheld": self._unheld(),
             "names_files": "(" + " OR ".join(f"«{mark}» IS NOT NULL" for mark in columns) + ")",
             "is_time": is_time,
-            "set_deleted": self._set_deleted(),
+            "set_deleted": set_deleted,
             "needed": " UNION ".join(_needed(f"«{mark}»") for mark in columns),
         }
         theirs = {
@@ -126,35 +123,25 @@ class Policy:
         }
         table.load("janitor.sql", words, theirs)
 
-    def _living(self) -> str:
-        if self.choice.deleted is not None:
-            column = f"«t».{names.quoted(self.choice.deleted)}"
-            if self._is_stamp:
-                return f"({column} IS NULL)"
-            return f"(coalesce({column}, 0) = 0)" if self._is_number else f"({column} IS NOT TRUE)"
+    def _deletion(self) -> tuple[str, str]:
+        """What says that a row is not deleted yet, and what is set when it is."""
         if self.choice.remove_rows:
-            return "(1 = 1)"
-        first = f"«t».{names.quoted(self.table.paths[0])}"
-        return (
-            "NOT EXISTS (SELECT 1 FROM rowlock_files its_file "  # noqa: S608 - quoted names
-            "WHERE its_file.source = :source "
-            f"AND its_file.path = {first} AND its_file.state = 'deleted')"
-        )
-
-    @property
-    def _is_number(self) -> bool:
-        return "INT" in self.table.types[str(self.choice.deleted)].upper()
-
-    @property
-    def _is_stamp(self) -> bool:
-        """Whether the column says when a row was deleted; else it says that it was."""
-        column = str(self.choice.deleted)
-        kind = self.table.types[column].upper()
-        if any(word in kind for word in _TRUE_TYPES):
-            return False
-        if self._is_number:  # SQLite's usual boolean, unless its name says that it is a time
-            return column.lower().endswith(_TIME_ENDINGS)
-        return True
+            return "(1 = 1)", ""
+        if self.choice.deleted is None:
+            first = f"«t».{names.quoted(self.table.paths[0])}"
+            living = (
+                "NOT EXISTS (SELECT 1 FROM rowlock_files its_file "  # noqa: S608 - quoted names
+                "WHERE its_file.source = :source "
+                f"AND its_file.path = {first} AND its_file.state = 'deleted')"
+            )
+            return living, ""
+        column, kind = self.choice.deleted, self.table.types[self.choice.deleted].upper()
+        quoted = names.quoted(column)
+        if "BOOL" in kind:
+            return f"(«t».{quoted} IS NOT TRUE)", f"{quoted} = true"
+        if "INT" in kind and not column.lower().endswith(_TIME_ENDINGS):  # SQLite's usual boolean
+            return f"(coalesce(«t».{quoted}, 0) = 0)", f"{quoted} = 1"
+        return f"(«t».{quoted} IS NULL)", f"{quoted} = {self.table.stamp(column)[0]}"
 
     def _is_time(self) -> str:
         """Whether a value to order by is a time."""
@@ -164,14 +151,6 @@ class Policy:
         if "NULL" in seconds:  # PostgreSQL's text: the cast raises if it is no time
             return f"(CAST({names.quoted(self._order)} AS timestamptz) IS NOT NULL)"
         return f"({seconds} IS NOT NULL)"
-
-    def _set_deleted(self) -> str:
-        if self.choice.deleted is None:
-            return "«key» = «key»"
-        column = names.quoted(self.choice.deleted)
-        if self._is_stamp:
-            return f"{column} = {self.table.stamp(self.choice.deleted)[0]}"
-        return f"{column} = 1" if self._is_number else f"{column} = true"
 
     def _allowed(self) -> str:
         """`where`, and every consumer in `after` done."""

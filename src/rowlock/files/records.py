@@ -38,8 +38,8 @@ class DeletedRow(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a janitor did, or in a dry run what it would do."""
+class Cleaned(msgspec.Struct, kw_only=True):
+    """What one run of a janitor did, or in a dry run what it would do; filled in as it happens."""
 
     name: str
     dry_run: bool = False

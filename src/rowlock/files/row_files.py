@@ -26,11 +26,6 @@ class Files(msgspec.Struct, frozen=True):
         """All of them, below the folder."""
         return [*(found.path for found in self.there), *self.gone]
 
-    @property
-    def frees(self) -> int:
-        """Bytes on the disk that go with them."""
-        return sum(found.frees for found in self.there)
-
 
 class RowFiles:
     """The files of rows in a folder that is open."""

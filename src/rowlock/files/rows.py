@@ -9,28 +9,28 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock.consumers import names
 from rowlock.error_text import describe, headline, storable
-from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
-from rowlock.files.file_records import FileRecord, FileRecords, record
+from rowlock.errors import TRANSIENT, StoreError
+from rowlock.files.file_records import FileRecord, record
 from rowlock.files.folder import FileRefused, Found, OpenFolder
-from rowlock.files.places import Places
-from rowlock.files.settling import FileSettling
 from rowlock.files.tables import FileTable, Session, Transaction, json_list
+
+if TYPE_CHECKING:
+    from rowlock.files.ingest import Ingest
 
 log = logging.getLogger("rowlock.ingest")
 
 _RETRY_FIRST, _RETRY_MOST = 30.0, 3_600.0  # seconds until row() is asked again after an error
 _LONGEST_ERROR = 2_000
 _LONGEST_TRANSACTION = 0.5  # seconds after which one with the user's function in it ends
-CallRow = Callable[[str, Any], "Mapping[str, Any] | bool | None"]
 
 
 class Finished(msgspec.Struct):
@@ -42,113 +42,96 @@ class Finished(msgspec.Struct):
     answer: Any = None  # of row(): columns, None, False, or an exception
     state: str = ""  # ingested, known, waiting, never, failed, later (after its pause), changed, settling
     error: str = ""
-    other: Found | None = None  # of a settling one: another file of its row, which is not finished
+    others: list[Found] = []  # other files of its row; of a settling one, some are not finished
 
 
 class _NotYet(Exception):
     """The row cannot be written at this moment."""
 
 
-class RowTable:
-    """The user's table as one ingest writes it."""
+def load_statements(table: FileTable) -> None:
+    """Load what an ingest asks of this table."""
+    columns = {f"column_{place}": names.quoted(column) for place, column in enumerate(table.paths)}
+    known = " UNION ".join(
+        f"SELECT «{mark}» FROM «table» WHERE «{mark}» {{among_paths}}"  # noqa: S608 - no names in it yet
+        for mark in columns
+    )
+    table.load("ingest.sql", {"known_rows": known}, columns)
 
-    def __init__(
-        self,
-        table: FileTable,
-        name: str,
-        places: Places,
-        call: CallRow,
-        wants_tx: bool,
-        settling: FileSettling,
-    ) -> None:
-        self.table = table
-        self._name = name
-        self._title = f"ingest {name!r}"
-        self._places = places
-        self._call = call
-        self._wants_tx = wants_tx
-        self._settling = settling
-        self.records = FileRecords(table, name, places)
-        columns = {f"column_{place}": names.quoted(column) for place, column in enumerate(table.paths)}
-        known = " UNION ".join(
-            f"SELECT «{mark}» FROM «table» WHERE «{mark}» {{among_paths}}"  # noqa: S608 - no names in it yet
-            for mark in columns
-        )
-        table.load("ingest.sql", {"known_rows": known}, columns)
 
-    def check(self) -> None:
-        """Raise unless one row per file is certain."""
-        if self.table.lacks_constraint:
-            raise ConfigurationError(
-                f"{self._title}: {self.table.name}.{self.table.paths[0]} has no unique constraint of its "
-                "own, so that one file could get two rows: create it with `rowlock ingest module:app --init`"
-            )
+class RowWriter:
+    """Writes rows in one run of an ingest, with its folder open."""
+
+    def __init__(self, ingest: Ingest, opened: OpenFolder, now: float | None) -> None:
+        self._ingest = ingest
+        self._table = ingest.file_table
+        self._places = ingest.places
+        self._settling = ingest.settling
+        self._opened = opened
+        self._now = now
+
+    @property
+    def _moment(self) -> float:
+        return time.time() if self._now is None else self._now
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def write(
-        self, batch: Sequence[Found], opened: OpenFolder, now: float | None, rescan: bool
-    ) -> list[Finished]:
+    def write(self, batch: Sequence[Found], rescan: bool) -> list[Finished]:
         """Write a row for each of these finished files that has none; says what became of each."""
         paths = {found: self._places.written(found.path) for found in batch}
-        with self.table.reading(now) as db:
+        with self._table.reading(self._now) as db:
             listed = json_list(paths.values())
             known = _known(db, listed)
-            records = self.records.without_row(db, listed)
+            records = self._ingest.records.without_row(db, listed)
         files = [Finished(found, path, records.get(path)) for found, path in paths.items()]
         for file in files:
-            file.state = "known" if file.path in known else _state_from_record(file, _moment(now), rescan)
+            file.state = "known" if file.path in known else _state_from_record(file, self._moment, rescan)
         asked = [file for file in files if not file.state]
-        if asked and self._wants_tx:
-            self._write_with_tx(asked, opened, now)
+        if asked and self._ingest.wants_tx:
+            self._write_with_tx(asked)
         elif asked:
-            self._write_all(asked, opened, now)
+            for file in asked:
+                file.answer = self._answer(file.found, None)
+            self._write_answers(asked)
         return files
 
-    def _write_all(self, files: list[Finished], opened: OpenFolder, now: float | None) -> None:
+    def _write_answers(self, files: list[Finished]) -> None:
         """All in one transaction; if one of them cannot be written, each in its own."""
-        for file in files:
-            file.answer = self._answer(file.found, None)
         try:
-            self._write_answers(files, opened, now)
-        except TRANSIENT:
-            raise
-        except StoreError:
-            for file in files:
-                self._write_alone(file, opened, now)
-
-    def _write_alone(self, file: Finished, opened: OpenFolder, now: float | None) -> None:
-        try:
-            self._write_answers([file], opened, now)
+            self._write_together(files)
         except TRANSIENT:
             raise
         except StoreError as error:
-            file.answer = error
-            self._write_answers([file], opened, now)
+            if len(files) > 1:
+                for file in files:
+                    self._write_answers([file])
+            else:
+                files[0].answer = error
+                self._write_together(files)
 
-    def _write_answers(self, files: list[Finished], opened: OpenFolder, now: float | None) -> None:
-        with self.table.writing(now) as tx:
+    def _write_together(self, files: list[Finished]) -> None:
+        with self._table.writing(self._now) as tx:
             _look_again(tx, files)
-            self._settle(tx, files, opened, now)
+            self._settle(tx, files)
             self._count(tx, files)
         self._log(files)
 
-    def _write_with_tx(self, files: list[Finished], opened: OpenFolder, now: float | None) -> None:
+    def _write_with_tx(self, files: list[Finished]) -> None:
         """With the user's function in the transaction: what one file spoils is undone alone."""
         while files:
             began = time.monotonic()
             done: list[Finished] = []
-            with self.table.writing(now, with_connection=True) as tx:
+            with self._table.writing(self._now, with_connection=True) as tx:
                 for file in files:
                     done.append(file)
-                    self._write_one(tx, file, opened, now)
+                    self._write_one(tx, file)
                     if time.monotonic() - began > _LONGEST_TRANSACTION:
                         break
                 self._count(tx, done)
             self._log(done)
             files = files[len(done) :]
 
-    def _write_one(self, tx: Transaction, file: Finished, opened: OpenFolder, now: float | None) -> None:
+    def _write_one(self, tx: Transaction, file: Finished) -> None:
         if _look_again(tx, [file]):
             return
         try:
@@ -156,22 +139,22 @@ class RowTable:
                 file.answer = self._answer(file.found, tx.connection)
                 if isinstance(file.answer, Exception):
                     raise file.answer
-                self._settle(tx, [file], opened, now)
+                self._settle(tx, [file])
                 if file.state in ("changed", "settling"):
                     raise _NotYet
         except _NotYet:  # what row() wrote is undone, too
             return
         except Exception as error:
-            self.table.raise_if_transient(error)
+            self._table.raise_if_transient(error)
             file.answer = error
-            self._settle(tx, [file], opened, now)
+            self._settle(tx, [file])
 
     # -- what the user's function says -----------------------------------------------------------
 
     def _answer(self, found: Found, tx: Any) -> Any:
         """What the user's function says, checked; an exception is an answer, too."""
         try:
-            answer = self._call(found.path, tx)
+            answer = self._ingest.call_row(found.path, tx)
             return answer if answer is None or answer is False else self._values(found, answer)
         except Exception as error:
             return error
@@ -182,11 +165,11 @@ class RowTable:
                 f"row() returned {answer!r}: it must be a dict of columns, None (not yet) or False (never)"
             )
         path = self._places.written(found.path)
-        values: dict[str, Any] = {self.table.paths[0]: path}
+        values: dict[str, Any] = {self._table.paths[0]: path}
         for column, value in answer.items():
-            self.table.need("row", column)
-            given = self._places.given(value) if column in self.table.paths else self._plain(value)
-            if column == self.table.paths[0] and given != path:
+            self._table.need("row", column)
+            given = self._places.given(value) if column in self._table.paths else self._plain(value)
+            if column == self._table.paths[0] and given != path:
                 raise ValueError(f"row() gave {column}={value!r}, but that is the file's own path: {path!r}")
             values[column] = given
         return values
@@ -197,7 +180,7 @@ class RowTable:
             return os.fspath(value)
         if isinstance(value, Mapping):
             return json.dumps(value)
-        if self.table.dialect_name == "sqlite":
+        if self._table.dialect_name == "sqlite":
             if isinstance(value, datetime):
                 return value.isoformat(" ")
             if isinstance(value, date):
@@ -208,9 +191,7 @@ class RowTable:
 
     # -- inside the transaction ------------------------------------------------------------------
 
-    def _settle(
-        self, tx: Transaction, files: Sequence[Finished], opened: OpenFolder, now: float | None
-    ) -> None:
+    def _settle(self, tx: Transaction, files: Sequence[Finished]) -> None:
         """Write the rows, and what is remembered of the files."""
         records: list[dict[str, Any]] = []
         rows: dict[tuple[str, ...], list[Finished]] = {}
@@ -218,75 +199,71 @@ class RowTable:
         for file in files:
             if file.state == "known" or file.path in named:
                 file.state = "known"
-            elif not _is_still(opened, file.found):  # written to, or gone, since it was looked at
+            elif not _is_still(self._opened, file.found):  # written to, or gone, since it was looked at
                 file.state = "changed"
             elif isinstance(file.answer, Exception):
-                records.append(self._failed(file, now))
-            elif isinstance(file.answer, dict) and (other := self._busy(file, opened, now)) is not None:
-                file.state, file.other = "settling", other
+                records.append(self._failed(file))
             elif isinstance(file.answer, dict):
+                file.others = self._others(file.answer)
+                if any(self._settling.is_busy(one, self._moment) for one in file.others):
+                    file.state = "settling"
+                    continue
                 rows.setdefault(tuple(file.answer), []).append(file)
-                named.update(file.answer[one] for one in self.table.paths[1:] if file.answer.get(one))
+                named.update(file.answer[one] for one in self._table.paths[1:] if file.answer.get(one))
             else:
                 file.state = "waiting" if file.answer is None else "never"
                 before = file.record
                 if before is None or before.state != file.state or not before.is_of(file.found):
                     records.append(self._record(file.found, file.state))
         for columns, some in rows.items():
-            insert = tx.session.using({"insert": self.table.insert_statement(columns)})
+            insert = tx.session.using({"insert": self._table.insert_statement(columns)})
             values = [
                 {f"v{place}": value for place, value in enumerate(file.answer.values())} for file in some
             ]
             for file, count in zip(some, insert.count_each("insert", values), strict=True):
                 file.state = "ingested" if count else "known"  # known: another ingest was faster
-                records += self._ingested(file, opened, now) if count else []
+                records += self._ingested(file) if count else []
         if records:
             tx.session.each("put_record", records)
 
-    def _failed(self, file: Finished, now: float | None) -> dict[str, Any]:
+    def _failed(self, file: Finished) -> dict[str, Any]:
         file.state, file.error = "failed", _one_line(file.answer)
         failures = 1 + (file.record.failures if file.record and file.record.state == "failed" else 0)
-        run_at = _moment(now) + min(_RETRY_FIRST * 2.0 ** (failures - 1), _RETRY_MOST)
+        run_at = self._moment + min(_RETRY_FIRST * 2.0 ** (failures - 1), _RETRY_MOST)
         return self._record(file.found, "failed", error=file.error, failures=failures, run_at=run_at)
 
-    def _ingested(self, file: Finished, opened: OpenFolder, now: float | None) -> list[dict[str, Any]]:
+    def _ingested(self, file: Finished) -> list[dict[str, Any]]:
         """How the files of the row are now: one that has changed when it is to be deleted will be kept."""
-        others = self._others(file, opened)
-        finished = [one for one in others if self._settling.is_old_enough(one, _moment(now))]
+        finished = [one for one in file.others if self._settling.is_old_enough(one, self._moment)]
         return [self._record(one, "ingested") for one in (file.found, *finished)]
 
-    def _busy(self, file: Finished, opened: OpenFolder, now: float | None) -> Found | None:
-        """One of the row's other files that somebody may still be writing."""
-        others = self._others(file, opened)
-        return next((one for one in others if self._settling.is_busy(one, _moment(now))), None)
-
-    def _others(self, file: Finished, opened: OpenFolder) -> list[Found]:
+    def _others(self, values: Mapping[str, Any]) -> list[Found]:
         """The row's other files, as far as they are there."""
         found: list[Found] = []
-        for column in self.table.paths[1:]:
-            text = file.answer.get(column)
-            with suppress(FileRefused):
-                other = None if text is None else opened.look(self._places.read(text))
-                found += [] if other is None else [other]
+        for column in self._table.paths[1:]:
+            if values.get(column) is not None:
+                with suppress(FileRefused):
+                    other = self._opened.look(self._places.read(values[column]))
+                    found += [] if other is None else [other]
         return found
 
     def _record(self, found: Found, state: str, **more: Any) -> dict[str, Any]:
-        return record(self.table.source, self._name, self._places.written(found.path), state, found, **more)
+        path = self._places.written(found.path)
+        return record(self._table.source, self._ingest.name, path, state, found, **more)
 
     def _count(self, tx: Transaction, files: Sequence[Finished]) -> None:
         sizes = [file.found.size for file in files if file.state == "ingested"]
         if sizes:
-            tx.session.run(
-                "add_to_service", kind="ingest", name=self._name, more=len(sizes), bytes=sum(sizes)
-            )
+            done = {"kind": "ingest", "name": self._ingest.name, "more": len(sizes), "bytes": sum(sizes)}
+            tx.session.run("add_to_service", **done)
 
     def _log(self, files: Sequence[Finished]) -> None:
         for file in files:
             if file.state == "ingested":
-                log.debug("%s: %s has its row", self._title, file.found.path)
+                log.debug("%s: %s has its row", self._ingest.title, file.found.path)
             elif file.state == "failed" and (file.record is None or file.record.error != file.error):
                 said = "%s: %s has no row yet, and is tried again later: %s"
-                log.error(said, self._title, file.found.path, file.error)
+                log.error(said, self._ingest.title, file.found.path, file.error)
 
 
 def _known(db: Session, paths: str) -> set[str]:
@@ -324,10 +301,6 @@ def _is_still(opened: OpenFolder, found: Found) -> bool:
     except FileRefused:
         return False
     return seen is not None and seen.is_same(found)
-
-
-def _moment(now: float | None) -> float:
-    return time.time() if now is None else now
 
 
 def _one_line(error: Exception) -> str:

@@ -11,13 +11,13 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError
 from rowlock.files import disk
-from rowlock.files.folder import Folder
+from rowlock.files.folder import Folder, OpenFolder
 from rowlock.files.places import Places
 from rowlock.files.records import FileTrouble
 from rowlock.files.tables import App, FileTable, own_files, path_columns
@@ -128,12 +128,12 @@ class FileService(ABC):
         self.columns = path_columns(path)
         self.folder = Folder(folder, home)
         self.paths = paths
-        self._places = Places(self.folder.path, paths)
+        self.places = Places(self.folder.path, paths)
         seconds = check_seconds("interval", interval)
         if seconds is None or seconds < _SHORTEST_INTERVAL:
             raise ConfigurationError(f"interval={interval!r}: must be {_SHORTEST_INTERVAL:g} seconds or more")
         self.interval = seconds
-        self._stop = Stop()
+        self.stopping = Stop()
         self._logged: set[FileTrouble] = set()
         self._log = logging.getLogger(f"rowlock.{self.kind}")
 
@@ -158,26 +158,27 @@ class FileService(ABC):
     def loop(self, stop: Stop) -> None:
         """Run until told to stop, without signals: for a thread."""
 
+    @property
     @abstractmethod
-    def _file_table(self) -> FileTable:
+    def file_table(self) -> FileTable:
         """Its table, described when it is first asked for."""
 
     def run(self) -> None:
         """Run again and again, every `interval` seconds, until told to stop."""
         try:
-            run_services([self], self._stop)
+            run_services([self], self.stopping)
         finally:
-            self._stop = Stop()
+            self.stopping = Stop()
 
     def stop(self) -> None:
         """Let `run` end, after the batch that it is at."""
-        self._stop.tell()
+        self.stopping.tell()
 
     # -- what runs have in common ----------------------------------------------------------------
 
-    def _for_run(self, folder: Folder) -> Folder:
-        """The folder, for a run: the files of the queue's own database are left out."""
-        return Folder(folder.path, keep=own_files(self._app.store))
+    def _opened(self, folder: Folder) -> AbstractContextManager[OpenFolder]:
+        """The folder, open for a run: the files of the queue's own database are left out."""
+        return folder.opened(own_files(self._app.store))
 
     def _log_once(self, trouble: FileTrouble, said: str) -> None:
         if trouble not in self._logged:
@@ -188,7 +189,7 @@ class FileService(ABC):
         """Raise if the folder was a disk of its own and is none now: its files are not gone, only away."""
         if self.folder.is_mounted:
             return
-        with self._file_table().reading() as db:
+        with self.file_table.reading() as db:
             if db.row("was_mounted", mount=self._mount) is None:
                 return
         raise ConfigurationError(
@@ -202,7 +203,7 @@ class FileService(ABC):
         return f"{self.title} {self.folder.path}"
 
     def _note_run(self, refused: int, error: str | None = None) -> None:
-        with self._file_table().writing() as tx:
+        with self.file_table.writing() as tx:
             tx.session.run(
                 "service_ran",
                 kind=self.kind,
@@ -215,7 +216,7 @@ class FileService(ABC):
 
     def record(self) -> FileServiceRecord:
         """How it stands, for front ends."""
-        with self._file_table().reading() as db:
+        with self.file_table.reading() as db:
             row = db.row("service", kind=self.kind, name=self.name)
         done, size, refused, last, error = row or (0, 0, 0, None, None)
         space = disk.space(self.folder.path) if os.path.isdir(self.folder.path) else None

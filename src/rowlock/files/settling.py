@@ -5,6 +5,7 @@ Memory only; the disk is looked at elsewhere, and time is a parameter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -26,9 +27,6 @@ class FileSettling:
         self._seconds = seconds
         self._seen: dict[str, _Seen] = {}
 
-    def __len__(self) -> int:
-        return len(self._seen)
-
     @property
     def paths(self) -> list[str]:
         """The files that are still watched."""
@@ -38,10 +36,7 @@ class FileSettling:
         """Whether it stood still; `wall` is the time of day, `moment` the monotonic clock."""
         before = self._seen.get(found.path)
         seen = before if before is not None and before.found.is_same(found) else _Seen(found, moment)
-        age = wall - found.modified / 1e9
-        # By its own time, or if that lies in the future (the clock was set back) by how long it was watched.
-        stood_still = age if age >= 0 else moment - seen.since
-        if found.size > 0 and stood_still >= self._seconds:
+        if self._left(seen, wall, moment) <= 0:
             self._seen.pop(found.path, None)
             return True
         self._seen[found.path] = seen
@@ -55,23 +50,26 @@ class FileSettling:
         """Whether by its own time somebody may still be writing it."""
         return 0 <= wall - found.modified / 1e9 < self._seconds
 
-    def wait_for(self, path: str, other: Found, moment: float) -> None:
-        """Look at this file again when the other one is finished."""
-        self._seen[path] = _Seen(other, moment)
+    def wait_for(self, path: str, others: Iterable[Found], moment: float) -> None:
+        """Look at this file again when the last of the others is finished."""
+        self._seen[path] = _Seen(max(others, key=lambda one: one.modified), moment)
 
     def due(self, wall: float, moment: float) -> list[str]:
         """The files that are finished by now unless they have changed again."""
         return [path for path, seen in self._seen.items() if self._left(seen, wall, moment) <= 0]
 
-    def next_due(self, wall: float, moment: float) -> float | None:
-        """Seconds until a file may be finished; None if none is watched."""
-        left = [self._left(seen, wall, moment) for seen in self._seen.values() if seen.found.size > 0]
-        return max(0.0, min(left)) if left else None
+    def next_due(self, wall: float, moment: float) -> float:
+        """Seconds until a file may be finished."""
+        return max(
+            0.0, min((self._left(seen, wall, moment) for seen in self._seen.values()), default=math.inf)
+        )
 
     def _left(self, seen: _Seen, wall: float, moment: float) -> float:
+        """Seconds until it stood still for long enough."""
         if seen.found.size == 0:  # nobody knows when it gets its content: an event or a scan tells
-            return self._seconds + 1.0
+            return math.inf
         age = wall - seen.found.modified / 1e9
+        # By its own time, or if that lies in the future (the clock was set back) by how long it was watched.
         return self._seconds - (age if age >= 0 else moment - seen.since)
 
     def forget(self, path: str) -> None:

@@ -140,6 +140,14 @@ class FileTable:
         """Whether two rows could name the same file."""
         return self.paths[0] not in self.unique
 
+    def check_constraint(self) -> None:
+        """Raise unless one row per file is certain."""
+        if self.lacks_constraint:
+            raise ConfigurationError(
+                f"{self._owner}: {self.name}.{self.paths[0]} has no unique constraint of its own, so that "
+                "one file could get two rows: create it with `rowlock ingest module:app --init`"
+            )
+
     def create_constraints(self) -> list[str]:
         """Create the unique constraint, and an index for each other path column; returns their names."""
         made = []
