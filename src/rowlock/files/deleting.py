@@ -313,10 +313,9 @@ class Deleter:
             confirmed: list[_Emptied] | None = None
             if key not in companions:
                 pass  # another process was faster
-            elif key in rows and (files := self.files.gone(rows[key])) is not None:
+            elif key in rows and (gone := self.files.all_gone(rows[key])):
                 also_gone, _ = self._unlink_companions(companions[key])
-                emptied = _Emptied(rows[key], files.paths, also_gone, deleted)
-                confirmed = self._confirm(tx, [emptied], each=True)
+                confirmed = self._confirm(tx, [_Emptied(rows[key], gone, also_gone, deleted)], each=True)
             elif key in rows or tx.session.row("is_living", **self._policy.values(row_key=key)) is None:
                 self._unmark(tx, [key])  # it is judged anew, like any other
             # Else a consumer has it at this moment: the next run looks again.
@@ -328,14 +327,14 @@ class Deleter:
 
     def heal(self, rows: Sequence[Named]) -> None:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
-        gone = [row.key for row in rows if self.files.gone(row) is not None]
-        for start in range(0, len(gone), _CONFIRMED_AT_ONCE):
+        without_files = [row.key for row in rows if self.files.all_gone(row)]
+        for start in range(0, len(without_files), _CONFIRMED_AT_ONCE):
             with self._table.writing(self._now, with_connection=True) as tx:
-                some = gone[start : start + _CONFIRMED_AT_ONCE]
+                some = without_files[start : start + _CONFIRMED_AT_ONCE]
                 emptied = [
-                    _Emptied(row, files.paths, [], None)
+                    _Emptied(row, gone, [], None)
                     for row in self._policy.still_living(tx.session, some).values()
-                    if (files := self.files.gone(row)) is not None
+                    if (gone := self.files.all_gone(row))
                 ]
                 confirmed = self._confirm(tx, emptied, each=True)
             self._count(confirmed)

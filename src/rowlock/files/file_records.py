@@ -67,7 +67,7 @@ class FileRecords:
     def without_row(self, db: Session, paths: str) -> dict[str, FileRecord]:
         """What is known of those of these paths that have no row."""
         rows = db.rows("file_records", paths=paths, source=self._table.source)
-        return {path: FileRecord(*rest) for path, *rest in rows if rest[0] not in ("ingested", "deleted")}
+        return {path: FileRecord(*rest) for path, *rest in rows}
 
     def counts(self) -> dict[str, int]:
         """How many files have no row, by state."""

@@ -24,7 +24,7 @@ from rowlock.files.rows import Finished, RowWriter, load_statements
 from rowlock.files.service import ErrorBackoff, FileService, Stop
 from rowlock.files.settling import SETTLE_SECONDS, FileSettling
 from rowlock.files.tables import App, FileTable
-from rowlock.files.watching import FolderWatcher
+from rowlock.files.watching import watching
 from rowlock.insights.filing import FileServiceRecord
 from rowlock.options import check_seconds
 
@@ -140,7 +140,7 @@ class Ingest(FileService):
         changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         backoff = ErrorBackoff(self.title)
         next_scan = time.monotonic()
-        with stop.waking(changed), FolderWatcher(self.folder.path, changed):
+        with stop.waking(changed), watching(self.folder.path, changed):
             while not stop.told:
                 try:
                     if time.monotonic() >= next_scan:
@@ -158,20 +158,16 @@ class Ingest(FileService):
 
     def _take_changes(self, changed: queue.SimpleQueue[str | None], wait: float) -> bool:
         """Wait for changes, or for files to be finished, and take them; True if some may have been missed."""
-        paths: set[str] = set()
-        missed = False
+        told: set[str | None] = set()
         with suppress(queue.Empty):
-            path = changed.get(timeout=wait) if wait > 0 else changed.get_nowait()
-            while True:
-                missed = missed or path is None
-                paths |= set() if path is None else {path}
-                if len(paths) >= _CHANGES_AT_ONCE:
-                    break
-                path = changed.get_nowait()
-        paths |= set(self.settling.due(time.time(), time.monotonic()))
+            told.add(changed.get(timeout=max(0.0, wait)))
+            while len(told) < _CHANGES_AT_ONCE:
+                told.add(changed.get_nowait())
+        paths = {path for path in told if path is not None}
+        paths.update(self.settling.due(time.time(), time.monotonic()))
         if paths:
             self._look_at(paths)
-        return missed
+        return None in told
 
     def _look_at(self, paths: Iterable[str]) -> None:
         with self._opened(self.folder) as opened:

@@ -151,7 +151,7 @@ class Janitor(FileService):
             return
         named = 0
         for page in self.policy.living():
-            if any(deleter.files.gone(row) is None for row in page):
+            if not all(deleter.files.all_gone(row) for row in page):
                 break
             named += len(page)
         else:
@@ -187,10 +187,15 @@ class Janitor(FileService):
         """Whether no other janitor of this folder waits until less than this is free."""
         for other in self._app.janitors.values():
             if other is not self and other.folder.path == self.folder.path:
-                least = other.limits.least_free(other.folder.path)
+                least = other.least_free
                 if least is not None and least < min_free:
                     return False
         return True
+
+    @property
+    def least_free(self) -> int | None:
+        """What has to be free in bytes, if that can be told without a database."""
+        return self.limits.least_free(self.folder.path)
 
     def limits_now(self) -> Wanted:
         """What its limits are at this moment."""

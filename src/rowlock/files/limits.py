@@ -141,9 +141,9 @@ class Limits:
         """What has to be free in bytes, if that can be told without a database."""
         try:
             least = None if "min_free" in self._want_tx else self._read("min_free")
+            return None if least is None else least.of(disk.space(folder).total)
         except Exception:  # its own run says so
             return None
-        return None if least is None else least.of(disk.space(folder).total)
 
     def read(self, folder: str, transaction: Callable[[], AbstractContextManager[Any]]) -> Wanted:
         """What they are now; functions that ask for one get the connection of a transaction."""

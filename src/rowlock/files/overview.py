@@ -103,7 +103,7 @@ def _tiers(janitors: list[Janitor]) -> Iterator[Finding]:
                 message = f"{one.name} and {other.name} disagree on {', '.join(differing)} of the same files"
                 yield Finding("tiers", "warning", message, "declare these alike, with **common")
     for one, other in permutations(janitors, 2):
-        first, second = _least_free(one), _least_free(other)
+        first, second = one.least_free, other.least_free
         if not _same_files(one, other) or first is None or second is None or not other.limits.only_space:
             continue
         begins_first = first > second or (first == second and janitors.index(one) < janitors.index(other))
@@ -128,13 +128,6 @@ def _ways(janitor: Janitor) -> dict[str, Any]:
         "deleted": choice.deleted,
         "remove_rows": choice.remove_rows,
     }
-
-
-def _least_free(janitor: Janitor) -> int | None:
-    try:
-        return janitor.limits.least_free(janitor.folder.path)
-    except OSError:
-        return None
 
 
 def _protects_no_more(one: Janitor, other: Janitor) -> bool:

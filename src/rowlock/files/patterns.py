@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rowlock.errors import ConfigurationError
@@ -19,32 +19,13 @@ def matcher(value: Any) -> Callable[[str], bool]:
         raise ConfigurationError(
             f'pattern={value!r}: must be a pattern below the folder, such as "*.wav" or "**/*.wav"'
         )
-    return re.compile("".join(_parts(parts)), re.DOTALL).fullmatch  # type: ignore[return-value]
+    parts = [part.replace("[^", "[!") for part in parts]  # some shells write it like this
+    return lambda path: _fit(path.split("/"), parts)
 
 
-def _parts(parts: list[str]) -> list[str]:
-    last = len(parts) - 1
-    written = []
-    for place, part in enumerate(parts):
-        if part == "**":
-            written.append(".+" if place == last else "(?:[^/]+/)*")
-        else:
-            written.append(_part(part) + ("" if place == last else "/"))
-    return written
-
-
-def _part(part: str) -> str:
-    written, place = [], 0
-    while place < len(part):
-        one = part[place]
-        end = part.find("]", place + 2) if one == "[" else -1
-        if end > 0:
-            inner = part[place + 1 : end]
-            negated, inner = ("^/", inner[1:]) if inner[0] in "!^" and len(inner) > 1 else ("", inner)
-            inner = re.sub(r"([\[\\&~|^])", r"\\\1", inner)
-            written.append(f"[{negated}{inner}]")
-            place = end
-        else:
-            written.append({"*": "[^/]*", "?": "[^/]"}.get(one, re.escape(one)))
-        place += 1
-    return "".join(written)
+def _fit(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not path or not pattern:
+        return not path and not pattern
+    if pattern[0] == "**":
+        return len(pattern) == 1 or any(_fit(path[skip:], pattern[1:]) for skip in range(len(path)))
+    return fnmatchcase(path[0], pattern[0]) and _fit(path[1:], pattern[1:])

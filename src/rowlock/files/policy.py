@@ -66,25 +66,21 @@ class Policy:
         self._try()
 
     def _key(self) -> str:
-        key = self._found_key()
-        if any(word in self.table.types[key].upper() for word in ("BLOB", "BYTEA")):
+        key, table = self.choice.key, self.table
+        if key is not None and table.need("key", key) not in table.unique:
+            raise ConfigurationError(f"{self._title}: key={key!r} is not unique in {table.name}")
+        if key is None and len(table.primary_key) == 1:
+            key = table.primary_key[0]
+        if key is None and table.paths[0] in table.unique:
+            key = table.paths[0]
+        if key is None:
+            raise ConfigurationError(
+                f"{self._title}: {table.name} has no primary key of one column, and {table.paths[0]} is not "
+                "unique: name a unique column with key=..."
+            )
+        if any(word in table.types[key].upper() for word in ("BLOB", "BYTEA")):
             raise ConfigurationError(f"{self._title}: key={key!r} holds bytes: name another unique column")
         return key
-
-    def _found_key(self) -> str:
-        given, table = self.choice.key, self.table
-        if given is not None:
-            if table.need("key", given) not in table.unique:
-                raise ConfigurationError(f"{self._title}: key={given!r} is not unique in {table.name}")
-            return given
-        if len(table.primary_key) == 1:
-            return table.primary_key[0]
-        if table.paths[0] in table.unique:
-            return table.paths[0]
-        raise ConfigurationError(
-            f"{self._title}: {table.name} has no primary key of one column, and {table.paths[0]} is not "
-            "unique: name a unique column with key=..."
-        )
 
     def shown(self, key: Any) -> Any:
         """A row's key for people: a number is one, although PostgreSQL's go about as text."""

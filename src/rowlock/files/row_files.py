@@ -66,13 +66,13 @@ class RowFiles:
                 raise FileRefused("it has changed since it was ingested", found.path)
         return files
 
-    def gone(self, row: Named) -> Files | None:
-        """The row's files if none of them is there, nor anything in its place; else None."""
+    def all_gone(self, row: Named) -> list[str]:
+        """The paths of the row's files if none of them is there, nor anything in its place; else none."""
         try:
             files = self.look(row)
         except FileRefused:
-            return None
-        return files if files.gone and not files.there else None
+            return []
+        return [] if files.there else files.gone
 
     def readable_paths(self, row: Named) -> list[str]:
         """The row's paths below the folder; what is wrong with others is told when they are looked at."""

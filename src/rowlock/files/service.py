@@ -204,13 +204,7 @@ class FileService(ABC):
 
     def _note_run(self, refused: int, error: str | None = None) -> None:
         with self.file_table.writing() as tx:
-            tx.session.run(
-                "service_ran",
-                kind=self.kind,
-                name=self.name,
-                refused=refused,
-                error=error,
-            )
+            tx.session.run("service_ran", kind=self.kind, name=self.name, refused=refused, error=error)
             if self.folder.is_mounted:
                 tx.session.run("put_mount", mount=self._mount)
 

@@ -9,7 +9,8 @@ import logging
 import os
 import queue
 import threading
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 log = logging.getLogger("rowlock.ingest")
@@ -19,65 +20,57 @@ _AGAIN = 5.0  # seconds until a watcher that failed is started again
 _told_missing = False
 
 
-class FolderWatcher:
-    """A thread that puts the paths which have changed into a queue."""
+@contextmanager
+def watching(folder: str, changed: queue.SimpleQueue[str | None]) -> Iterator[None]:
+    """While the block runs, a thread puts paths that have changed into a queue, None if some were missed."""
+    watch, stop = _watchfiles(), threading.Event()
+    if watch is None:
+        yield
+        return
+    thread = threading.Thread(
+        target=_watch, args=(watch, folder, changed, stop), name=f"rowlock watches {folder}", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=5)
 
-    def __init__(self, folder: str, changed: queue.SimpleQueue[str | None]) -> None:
-        self._folder = folder
-        self._changed = changed
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._told: set[str] = set()
 
-    def __enter__(self) -> FolderWatcher:
-        watch = _watchfiles()
-        if watch is not None:
-            self._thread = threading.Thread(
-                target=self._run, args=(watch,), name=f"rowlock watches {self._folder}", daemon=True
-            )
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-
-    def _run(self, watch: Any) -> None:
-        while not self._stop.is_set():
-            try:
-                which, is_first = os.stat(self._folder).st_ino, True
-                for changes in watch(
-                    self._folder,
-                    watch_filter=None,
-                    debounce=_DEBOUNCE,
-                    step=_STEP,
-                    rust_timeout=_LOOK,
-                    yield_on_timeout=True,
-                    stop_event=self._stop,
-                    raise_interrupt=False,
-                ):
-                    if is_first:  # what came between the last scan and this watch was seen by neither
-                        is_first = False
-                        self._changed.put(None)
-                    for _, path in changes:
-                        self._changed.put(os.path.relpath(path, self._folder).replace(os.sep, "/"))
-                    if not changes and os.stat(self._folder).st_ino != which:
-                        self._changed.put(None)
-                        break  # the folder was made anew: what is watched is the old one
-            except Exception as error:  # a name that is not UTF-8, no more watches, the folder is gone
-                text = str(error)
-                if text not in self._told:
-                    self._told.add(text)
-                    level = (
-                        logging.DEBUG if "decode path" in text else logging.WARNING
-                    )  # the scan tells a name
-                    said = "%s: the watcher failed and is started again; scans go on: %s"
-                    log.log(level, said, self._folder, text)
-                self._changed.put(None)  # something may have been missed
-                self._stop.wait(_AGAIN)
+def _watch(watch: Any, folder: str, changed: queue.SimpleQueue[str | None], stop: threading.Event) -> None:
+    told: set[str] = set()
+    while not stop.is_set():
+        try:
+            which, is_first = os.stat(folder).st_ino, True
+            for changes in watch(
+                folder,
+                watch_filter=None,
+                debounce=_DEBOUNCE,
+                step=_STEP,
+                rust_timeout=_LOOK,
+                yield_on_timeout=True,
+                stop_event=stop,
+                raise_interrupt=False,
+            ):
+                if is_first:  # what came between the last scan and this watch was seen by neither
+                    is_first = False
+                    changed.put(None)
+                for _, path in changes:
+                    changed.put(os.path.relpath(path, folder).replace(os.sep, "/"))
+                if not changes and os.stat(folder).st_ino != which:
+                    changed.put(None)
+                    break  # the folder was made anew: what is watched is the old one
+        except Exception as error:  # a name that is not UTF-8, no more watches, the folder is gone
+            text = str(error)
+            if text not in told:
+                told.add(text)
+                # Of a name, the scan tells.
+                level = logging.DEBUG if "decode path" in text else logging.WARNING
+                said = "%s: the watcher failed and is started again; scans go on: %s"
+                log.log(level, said, folder, text)
+            changed.put(None)  # something may have been missed
+            stop.wait(_AGAIN)
 
 
 def _watchfiles() -> Any:
