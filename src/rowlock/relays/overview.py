@@ -14,7 +14,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.insights.finding import Finding
 from rowlock.relays.messages import TargetError
 from rowlock.relays.redis_connection import ERRORS, check, connect, explaining
-from rowlock.relays.rq_target import Names, check_version
+from rowlock.relays.rq_target import Names, check_version, texts
 from rowlock.settings import without_password
 
 _KEEPS_POPPED_IDS = (6, 2)  # from this version on, with one queue per worker
@@ -39,8 +39,8 @@ def findings(app: Any) -> list[Finding]:
     return found
 
 
-def _version(server: dict[str, Any], where: str) -> Finding:
-    version = str(server.get("redis_version", "0"))
+def _version(server: dict[str, str], where: str) -> Finding:
+    version = server.get("redis_version", "0")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     said = f"{where} answers; Redis {version}, RQ {rq.__version__}"
     if numbers < _KEEPS_POPPED_IDS:
@@ -53,7 +53,7 @@ def _eviction(connection: redis.Redis) -> Finding:
         chosen = _dict(connection.config_get("maxmemory*"))
     except ERRORS:
         return Finding("Redis eviction", "note", "Redis does not say what it does when its memory is full")
-    limit, policy = int(chosen.get("maxmemory", 0)), str(chosen.get("maxmemory-policy", "unknown"))
+    limit, policy = int(chosen.get("maxmemory", 0)), chosen.get("maxmemory-policy", "unknown")
     if limit and policy != "noeviction":
         return Finding(
             "Redis eviction",
@@ -68,19 +68,16 @@ def _eviction(connection: redis.Redis) -> Finding:
 def _ours(connection: redis.Redis, names: Names) -> Finding:
     listed: Any = connection.smembers(rq.Queue.redis_queues_keys)
     prefix = f"{rq.Queue.redis_queue_namespace_prefix}{names.prefix}"
-    keys = sorted(key for key in (_text(one) for one in listed) if key.startswith(prefix))
+    keys = sorted(key for key in texts(listed) if key.startswith(prefix))
     waiting = {key.removeprefix(prefix): _length(connection, key) for key in keys}
     popped = sum(_length(connection, f"{key}:intermediate") for key in keys)
     said = ", ".join(f"{name} {count}" for name, count in waiting.items()) or "nothing was handed over so far"
     return Finding("Redis queues", "ok", f"ids of this database that wait: {said}; taken just now: {popped}")
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return {_text(name): _text(one) if isinstance(one, bytes) else one for name, one in dict(value).items()}
+def _dict(value: Any) -> dict[str, str]:
+    found = dict(value)
+    return dict(zip(texts(found), texts(found.values()), strict=True))
 
 
 def _length(connection: redis.Redis, key: str) -> int:

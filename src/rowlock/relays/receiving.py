@@ -38,38 +38,19 @@ class Inbox:
     """Between the thread that waits for messages and the worker: at most one message, and who wants one."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._message: Message | None = None
-        self._ring: Callable[[], None] = lambda: None
+        self.message: Message | None = None  # it stays until the database has decided on it
         self.wanted = threading.Event()  # the worker is idle: the other thread may wait for a message
-
-    def heard_by(self, ring: Callable[[], None]) -> None:
-        """Whom to wake when a message arrives."""
-        self._ring = ring
-
-    def ring(self) -> None:
-        """Let the worker ask for a message now, and not only when its wait is over."""
-        self._ring()
+        self.ring: Callable[[], None] = lambda: None  # lets the worker ask for a message now
 
     def put(self, message: Message) -> None:
         """Give the worker a message, which it has asked for."""
         self.keep(message)
-        self._ring()
+        self.ring()
 
     def keep(self, message: Message) -> None:
         """The same for a worker that has fetched it itself."""
-        with self._lock:
-            self._message = message
-            self.wanted.clear()
-
-    def peek(self) -> Message | None:
-        """The message that waits here; it stays until `done`."""
-        return self._message
-
-    def done(self) -> None:
-        """The message is over."""
-        with self._lock:
-            self._message = None
+        self.message = message
+        self.wanted.clear()
 
 
 class ReceivingStore(Store):
@@ -106,7 +87,7 @@ class ReceivingStore(Store):
         # By the database's word: whoever can write to Redis may put any id into any list.
         starting = ClaimRequest(count=1, starts=(message.key,), queues=self._queues)
         got = self._store.exchange(worker, _put_off(outcomes), starting, reports, minutes, now, resent)
-        self._inbox.done()
+        self._inbox.message = None
         if not got.claims:
             log.info("%s is not to be begun here, or not any more: dropped", message.title)
             self._inbox.ring()  # the next message may be a good one: a dead relay leaves many that are not
@@ -114,7 +95,7 @@ class ReceivingStore(Store):
         return got
 
     def _next(self) -> Message | None:
-        message = self._inbox.peek()  # which stays there if the database cannot be used now
+        message = self._inbox.message  # which stays there if the database cannot be used now
         if message is not None or self._inbox.wanted.is_set():
             return message
         # One round trip instead of two threads that wake each other, and one transaction instead of two: the
@@ -133,7 +114,7 @@ class ReceivingStore(Store):
 
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         """Messages ring; nobody has to listen to the database."""
-        self._inbox.heard_by(ring)
+        self._inbox.ring = ring
         return Wake()
 
 

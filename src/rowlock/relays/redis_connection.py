@@ -48,9 +48,8 @@ def connect(url: str) -> redis.Redis:
         )
     except (ValueError, redis.exceptions.RedisError) as error:
         name = "ROWLOCK_REDIS_URL" if os.environ.get("ROWLOCK_REDIS_URL") else "REDIS_URL"
-        said = (
-            _ESCAPES if "@" in url and "Port" in str(error) else error
-        )  # which may show half of the password
+        # The error itself may show half of the password.
+        said = _ESCAPES if "@" in url and "Port" in str(error) else error
         raise ConfigurationError(f"{name}={without_password(url)!r}: {said}") from None
 
 

@@ -158,7 +158,7 @@ class RowlockWorker(SimpleWorker):
         if self._thread is not None:
             self._thread.join(timeout=2 * SOCKET_TIMEOUT_SECONDS)
         with suppress(*ERRORS):
-            message = self._inbox.peek()
+            message = self._inbox.message
             if message is not None and message.key in self._popped:
                 self._put_back(*self._popped.pop(message.key))
             self._forget()
@@ -344,9 +344,8 @@ class RowlockWorker(SimpleWorker):
         self._look_for_queues()
         if self.birth_date is None:
             self.register_birth()  # type: ignore[no-untyped-call]
-        now = datetime.now(
-            timezone.utc
-        )  # and not RQ's: one that is too old has none, and could not be told so
+        # Not RQ's: one that is too old has none, and could not be told so.
+        now = datetime.now(timezone.utc)
         record: dict[Any, Any] = {
             "birth": utcformat(self.birth_date or now),
             "last_heartbeat": utcformat(now),

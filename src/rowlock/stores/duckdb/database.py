@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import duckdb
@@ -22,9 +22,11 @@ from rowlock.stores.duckdb import dialect, schema
 from rowlock.stores.duckdb.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.stores.duckdb.faults import explain
 from rowlock.stores.duckdb.locks import lock_of
+from rowlock.stores.duckdb.owner import Owner
 from rowlock.stores.duckdb.retrying import retried
 from rowlock.stores.duckdb.session import DuckdbSession
 from rowlock.stores.duckdb.transaction import DuckdbTransaction
+from rowlock.stores.duckdb.turns import Turns
 from rowlock.stores.duckdb.wake import FileWake, Hints
 from rowlock.stores.sql import statements as queries
 from rowlock.stores.sql.copying import CopySide, refuse_moved
@@ -39,48 +41,7 @@ from rowlock.stores.sql.versions import check, migrations_in
 _OLDEST = (1, 5)
 _LEASE_PER_CAREFUL_AGE = 1.0 / Lease(1.0).rescue_below
 _hints: dict[str, Hints] = {}  # by file: a process may have several apps on one
-
-
-class Access(Protocol):
-    """Where the store's connections come from: the process's own, or a turn with the file."""
-
-    mode: str
-    path: str
-    shown: str
-
-    def borrowed(
-        self, create: bool = True, is_long: bool = False
-    ) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A connection for the length of a block."""
-        ...
-
-    def together(self) -> AbstractContextManager[None]:
-        """One turn for all that this thread does in the block."""
-        ...
-
-    def change(self) -> Hashable:
-        """A value that is different once somebody else has written."""
-        ...
-
-    def turn_seconds(self) -> float:
-        """What it takes to get a connection and give it back, without waiting for others."""
-        ...
-
-    def holder(self) -> int | None:
-        """The process that has the file open for good, as far as this one can know."""
-        ...
-
-    def long_turn(self) -> tuple[float, float]:
-        """How many seconds the longest turn of late was, and how long ago it ended."""
-        ...
-
-    def is_after_long_turn(self, lease: float) -> bool:
-        """True for one beat after a turn for which others may have waited with their beats."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything; a later call begins anew."""
-        ...
+Access = Owner | Turns  # where connections come from: the process's own, or a turn with the file
 
 
 class DuckdbDatabase(Database):
@@ -204,7 +165,9 @@ class DuckdbDatabase(Database):
 
     def kept_others_waiting(self, careful_age: float) -> bool:
         # A turn longer than the lease has kept everybody from beating: they come to it in the next few.
-        return self.access.is_after_long_turn(careful_age * _LEASE_PER_CAREFUL_AGE)
+        lease = careful_age * _LEASE_PER_CAREFUL_AGE
+        seconds, ago = self.access.long_turn()
+        return seconds >= lease / 2 and 0.0 <= ago < Lease(lease).beat_every
 
     def check_open(self, tx: Session) -> None:
         refuse_moved(tx)

@@ -78,10 +78,6 @@ class Owner:
         """Nobody waits for a turn here."""
         return 0.0, 0.0
 
-    def is_after_long_turn(self, lease: float) -> bool:
-        """Nobody waits for a turn here."""
-        return False
-
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A new cursor, which its caller closes."""
         if base.in_pool_child:

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rowlock.errors import StoreBusy, StoreError, StoreMissing, StoreUnusable
-from rowlock.liveness import Lease
+from rowlock.errors import DiskTrouble, StoreBusy, StoreError, StoreMissing, StoreUnusable
 from rowlock.stores.duckdb.faults import FileHeld, explain
 from rowlock.stores.duckdb.file_lock import FileLock
 from rowlock.stores.duckdb.wake import look_at
@@ -34,6 +33,13 @@ _MARK = "rowlock_mark"
 _TRY_OPEN_EVERY = 0.02  # seconds, while a process that takes no turns has the file open
 
 
+class _Mine(threading.local):
+    """The part of one thread in the turn."""
+
+    depth = 0  # how often it has entered
+    keeps: bool | None = None  # in a block of `together`: whether it keeps the turn by now
+
+
 class SharedTurn:
     """The turn of this process with one file; its threads join it, and the last one out ends it."""
 
@@ -42,11 +48,10 @@ class SharedTurn:
         self._shown = shown
         self._lock = FileLock(path)
         self._state = threading.Condition()
-        self._mine = threading.local()
+        self._mine = _Mine()
         self._users = 0
-        self._long_users = (
-            0  # tasks and users with a transaction of their own: nobody gains if we wait for them
-        )
+        # Of these, tasks and users with a transaction of their own: nobody gains if we wait for them.
+        self._long_users = 0
         self._opening = self.has_lock = False
         self._root: Any = None
         self._made_in = os.getpid()
@@ -121,7 +126,7 @@ class SharedTurn:
             self._users -= 1
             self._long_users -= is_long
             self._others += is_long  # the user's own statements may have brought work
-            self._mine.depth = getattr(self._mine, "depth", 1) - 1
+            self._mine.depth = max(0, self._mine.depth - 1)  # a lent connection may be closed by any thread
             if self._users:
                 return
             root, self._root = self._root, None
@@ -138,7 +143,7 @@ class SharedTurn:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Let what this thread does in the block be one turn, from its first statement on."""
-        if getattr(self._mine, "keeps", None) is not None:
+        if self._mine.keeps is not None:
             yield
             return
         self._mine.keeps = False
@@ -171,14 +176,13 @@ class SharedTurn:
     def _may_join(self) -> bool:
         if self._root is None:
             return False
-        inside = getattr(self._mine, "depth", 0) > 0
-        return inside or self._long_users > 0 or time.monotonic() - self._began < JOINED_FOR
+        return self._mine.depth > 0 or self._long_users > 0 or time.monotonic() - self._began < JOINED_FOR
 
     def _join(self, is_long: bool) -> None:
         self._users += 1
         self._long_users += is_long
-        self._mine.depth = getattr(self._mine, "depth", 0) + 1
-        if getattr(self._mine, "keeps", None) is False:  # the block around this keeps the turn
+        self._mine.depth += 1
+        if self._mine.keeps is False:  # the block around this keeps the turn
             self._mine.keeps = True
             self._users += 1
             self._mine.depth += 1
@@ -265,8 +269,6 @@ def _never_gives_a_turn(held: FileHeld, shown: str, seconds: float) -> FileHeld:
 
 
 def _no_sidecar(shown: str, error: OSError) -> StoreError:
-    from rowlock.errors import DiskTrouble, StoreUnusable
-
     folder = os.path.dirname(shown) or "."
     kind = DiskTrouble if os.path.isdir(folder) else StoreUnusable
     return kind(
@@ -362,11 +364,6 @@ class Turns:
     def long_turn(self) -> tuple[float, float]:
         """How many seconds the longest turn of late was, and how long ago it ended."""
         return self.turn.long_turn()
-
-    def is_after_long_turn(self, lease: float) -> bool:
-        """True for one beat after a turn for which others may have waited with their beats."""
-        seconds, ago = self.long_turn()
-        return seconds >= lease / 2 and 0.0 <= ago < Lease(lease).beat_every
 
     def close(self) -> None:
         """Nothing is open between turns."""
