@@ -63,8 +63,8 @@ class Deleter:
         self._policy = janitor.policy
         self._table = janitor.policy.table
         self._companions = companions
-        self._report = report
-        self._now = now
+        self.report = report
+        self.now = now
         self.files = RowFiles(janitor.places, opened, recover=not report.dry_run)
 
     def delete(self, rows: Sequence[Named], reason: Reason) -> None:
@@ -73,26 +73,26 @@ class Deleter:
         It ends early if files of a row went and the table could not be told. In a dry run it only says what
         would become of them, as far as that can be seen.
         """
-        if self._report.dry_run:
+        if self.report.dry_run:
             self._look(rows, reason)
             return
         marked = self._mark(rows, reason)
         step("marked")
-        while marked and not self._report.unconfirmed:
+        while marked and not self.report.unconfirmed:
             marked = self._unlink_and_confirm(marked, reason)
         if marked:
-            with self._table.writing(self._now) as tx:
+            with self._table.writing(self.now) as tx:
                 self._unmark(tx, [row.key for row in marked])
 
     def refuse(self, path: Any, why: object) -> None:
         """Report a file that is left alone."""
-        self._report.refused.append(FileTrouble(str(path), str(why)))
+        self.report.refused.append(FileTrouble(str(path), str(why)))
 
     def _look(self, rows: Sequence[Named], reason: Reason) -> None:
-        with self._table.reading(self._now) as db:
+        with self._table.reading(self.now) as db:
             still = self._policy.still_deletable(db, [row.key for row in rows], reason.age, lock=False)
             needed, ingested = self._what_keeps_files(db, still, reason)
-        self._report.kept += len(rows) - len(still)
+        self.report.kept += len(rows) - len(still)
         for row in rows:
             if row.key in still:
                 try:
@@ -101,19 +101,19 @@ class Deleter:
                     self.refuse(error.path, error)
                     continue
                 if files.there:
-                    self._report.deleted.append(self._deleted(row, files.there, reason))
+                    self.report.deleted.append(self._deleted(row, files.there, reason))
 
     # -- mark ------------------------------------------------------------------------------------
 
     def _mark(self, rows: Sequence[Named], reason: Reason) -> list[Named]:
         """Write down what is about to go, and look again that it may, in one transaction."""
         keys = [row.key for row in rows]
-        with self._table.writing(self._now, with_connection=self._janitor.also is not None) as tx:
+        with self._table.writing(self.now, with_connection=self._janitor.also is not None) as tx:
             marks = [mark for row in rows for mark in self._marks_for(tx, row, reason)]
             tx.session.each("mark_file", marks)
             still = self._policy.still_deletable(tx.session, keys, reason.age)
             self._unmark(tx, [key for key in keys if key not in still])
-        self._report.kept += len(keys) - len(still)
+        self.report.kept += len(keys) - len(still)
         return [still[key] for key in keys if key in still]
 
     def _marks_for(self, tx: Transaction, row: Named, reason: Reason) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class Deleter:
         emptied: list[_Emptied] = []
         seen = kept = 0
         try:
-            with self._table.writing(self._now, with_connection=True) as tx:
+            with self._table.writing(self.now, with_connection=True) as tx:
                 keys = [row.key for row in marked]
                 still = self._policy.still_deletable(tx.session, keys, reason.age)
                 companions = self._marks(tx, keys)
@@ -167,7 +167,7 @@ class Deleter:
                     except FileRefused as error:
                         self.refuse(error.path, error)
                         self._unmark(tx, [key])
-                        if self._report.unconfirmed:
+                        if self.report.unconfirmed:
                             break
                         continue
                     step("unlinked")
@@ -188,7 +188,7 @@ class Deleter:
                 self._finish(one.row.key, one.deleted)
             tried = {one.row.key for one in emptied}
             return [row for row in marked if row.key not in tried]
-        self._report.kept += kept
+        self.report.kept += kept
         self._count(confirmed)
         return marked[seen:]
 
@@ -199,7 +199,7 @@ class Deleter:
                 self.files.opened.remove(found)
             except FileRefused as error:
                 if removed:  # the row stays, without these
-                    self._report.unconfirmed.append(self._deleted(row, removed, reason))
+                    self.report.unconfirmed.append(self._deleted(row, removed, reason))
                 raise FileRefused(str(error), found.path) from None
             removed.append(found)
             step("unlinked one")
@@ -267,7 +267,7 @@ class Deleter:
             self._table.raise_if_transient(error)
             self.refuse(", ".join(one.gone), f"its files are gone, but not confirmed: {_one_line(error)}")
             if one.deleted is not None:
-                self._report.unconfirmed.append(one.deleted)
+                self.report.unconfirmed.append(one.deleted)
             return False
         return True
 
@@ -279,8 +279,8 @@ class Deleter:
     def _count(self, confirmed: Sequence[_Emptied]) -> None:
         """Their transaction is committed."""
         deleted = [one.deleted for one in confirmed if one.deleted is not None]
-        self._report.deleted += deleted
-        self._report.healed += len(confirmed) - len(deleted)
+        self.report.deleted += deleted
+        self.report.healed += len(confirmed) - len(deleted)
 
     # -- what was broken off ---------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Deleter:
 
     def _adopt_marks(self, other: str) -> None:
         """Take over marks of a janitor that is declared no more, if the same row here names the file."""
-        with self._table.writing(self._now) as tx:
+        with self._table.writing(self.now) as tx:
             marks = tx.session.rows("marks_on_files", janitor=other)
             rows = self._policy.named(tx.session, list({key for key, _ in marks}))
             paths = {row.key: self.files.readable_paths(row) for row in rows}
@@ -307,7 +307,7 @@ class Deleter:
 
     def _finish(self, key: Any, deleted: DeletedRow | None = None) -> None:
         """Confirm a marked row if its files are gone; `deleted` is what this run has deleted of it."""
-        with self._table.writing(self._now, with_connection=True) as tx:
+        with self._table.writing(self.now, with_connection=True) as tx:
             rows = self._policy.still_living(tx.session, [key])
             companions = self._marks(tx, [key])
             confirmed: list[_Emptied] | None = None
@@ -322,14 +322,14 @@ class Deleter:
         if confirmed is not None:
             self._count(confirmed)
         elif deleted is not None:
-            self._report.unconfirmed.append(deleted)
+            self.report.unconfirmed.append(deleted)
             self.refuse(", ".join(deleted.paths), "its files are gone, but not confirmed")
 
     def heal(self, rows: Sequence[Named]) -> None:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
         without_files = [row.key for row in rows if self.files.all_gone(row)]
         for start in range(0, len(without_files), _CONFIRMED_AT_ONCE):
-            with self._table.writing(self._now, with_connection=True) as tx:
+            with self._table.writing(self.now, with_connection=True) as tx:
                 some = without_files[start : start + _CONFIRMED_AT_ONCE]
                 emptied = [
                     _Emptied(row, gone, [], None)

@@ -136,7 +136,7 @@ class Janitor(FileService):
                     self._check_mounted()
                     deleter.finish_marked(self._app.janitors)
                     self._heal(deleter)
-                JanitorRun(self, deleter, report, wanted, earlier, now).clean()
+                JanitorRun(self, deleter, wanted, earlier).clean()
         if not dry_run:
             self._note_report(report)
         return report
@@ -169,10 +169,13 @@ class Janitor(FileService):
         """Note how it went, and log what has changed since the last run."""
         problem = report.skipped or report.short
         self._note_run(len(report.refused), problem)
-        kind = None
-        if problem is not None:
-            kind = "skipped" if report.skipped else "too full" if report.too_full else "short"
-            kind = "unconfirmed" if report.unconfirmed else kind
+        kinds = {
+            "unconfirmed": report.unconfirmed,
+            "skipped": report.skipped,
+            "too full": report.too_full,
+            "short": report.short,
+        }
+        kind = next((kind for kind, is_so in kinds.items() if is_so), None)
         if kind is not None and kind != self._last_problem:
             level = logging.WARNING if kind == "short" else logging.ERROR
             said = "nothing is deleted: " if report.skipped else ""
@@ -185,12 +188,9 @@ class Janitor(FileService):
 
     def is_last_resort(self, min_free: int) -> bool:
         """Whether no other janitor of this folder waits until less than this is free."""
-        for other in self._app.janitors.values():
-            if other is not self and other.folder.path == self.folder.path:
-                least = other.least_free
-                if least is not None and least < min_free:
-                    return False
-        return True
+        others = [one for one in self._app.janitors.values() if one.folder.path == self.folder.path]
+        least = [one.least_free for one in others if one is not self]
+        return all(one is None or one >= min_free for one in least)
 
     @property
     def least_free(self) -> int | None:

@@ -27,20 +27,13 @@ class JanitorRun:
     """What one run of a janitor does; the report is filled in as it happens."""
 
     def __init__(
-        self,
-        janitor: Janitor,
-        deleter: Deleter,
-        report: Cleaned,
-        wanted: Wanted,
-        earlier: Sequence[Cleaned],
-        now: float | None,
+        self, janitor: Janitor, deleter: Deleter, wanted: Wanted, earlier: Sequence[Cleaned]
     ) -> None:
         self._janitor = janitor
         self._policy = janitor.policy
         self._deleter = deleter
-        self._report = report
+        self._report = deleter.report
         self._wanted = wanted
-        self._now = now
         self._deleted_before: set[Any] = {row.key for one in earlier for row in one.deleted}
         self._freed_before = sum(one.freed for one in earlier)
         self._protected = 0  # rows, by the conditions
@@ -130,8 +123,8 @@ class JanitorRun:
         `bring` says how many bytes of these a file takes with it.
         """
         report, gone = self._report, self._gone
-        self._protected = self._policy.count_protected(reason.age, self._now)
-        found = self._policy.deletable(_MOST_ROWS, reason.age, self._now)
+        self._protected = self._policy.count_protected(reason.age, self._deleter.now)
+        found = self._policy.deletable(_MOST_ROWS, reason.age, self._deleter.now)
         still_left = left()
         batch: list[Named] = []
         expected = 0  # bytes that the batch brings, if all of it may go
