@@ -370,12 +370,6 @@ class RowlockWorker(SimpleWorker):
 
     # -- what RQ would do, and rowlock does not let it --------------------------------------------
 
-    def execute_job(self, job: Any, queue: Queue) -> None:
-        """Let the rowlock worker begin what an RQ job tells of."""
-        message = self._message(job, queue)
-        if message is not None:
-            self._inbox.put(message)
-
     def perform_job(self, job: Any, queue: Queue) -> bool:
         """Never: what Redis says is not run."""
         raise NotImplementedError
