@@ -9,7 +9,6 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,9 +65,7 @@ class Ingest(FileService):
         self.settling = FileSettling(settled)
         self._forget_at = 0.0
 
-    @cached_property
-    def file_table(self) -> FileTable:
-        """Its table, described when it is first asked for."""
+    def _described_table(self) -> FileTable:
         table = FileTable(self._app.store, self.title, self.table, self.columns)
         load_statements(table)
         return table

@@ -104,9 +104,7 @@ class Janitor(FileService):
         """What it may delete, as SQL on its table, which is described when this is first asked for."""
         return Policy(self._app, self.title, self.table, self.columns, self.choice)
 
-    @property
-    def file_table(self) -> FileTable:
-        """Its table."""
+    def _described_table(self) -> FileTable:
         return self.policy.table
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from rowlock.consumers import names
@@ -158,10 +159,14 @@ class FileService(ABC):
     def loop(self, stop: Stop) -> None:
         """Run until told to stop, without signals: for a thread."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def file_table(self) -> FileTable:
         """Its table, described when it is first asked for."""
+        return self._described_table()
+
+    @abstractmethod
+    def _described_table(self) -> FileTable:
+        """The table with the statements of this service."""
 
     def run(self) -> None:
         """Run again and again, every `interval` seconds, until told to stop."""
