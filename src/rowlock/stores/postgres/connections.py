@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
+import selectors
 import socket
-import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 import psycopg.conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from rowlock.errors import StoreBusy
@@ -32,10 +31,13 @@ _STAMP = (
 )
 # The queue's statements are written for their indexes, and who claims takes the first few rows of one. The
 # server cannot know how many there are, and if it guesses few it reads or sorts them all: 100,000 a claim.
-_NEVER = ("enable_seqscan", "enable_bitmapscan")
+_BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+# A plan made while tables were small must not read all of them later, and none needs to be made anew for
+# every call (1.2 against 0.6 ms).
+_PLANS = {"plan_cache_mode": "force_generic_plan", "jit": "off", **_BY_INDEX}
+_USUAL_PLANS = {"plan_cache_mode": "auto", "jit": "on", **dict.fromkeys(_BY_INDEX, "on")}
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
-_LOOK = 0.5  # seconds after which a wait sees a Ctrl-C that did not end it (on Windows none does)
 _CANCEL = 5.0  # seconds to ask the server to stop
 _LEAST_IDLE = 5.0  # seconds that a transaction may stand still with any lease: a machine may be busy
 
@@ -53,22 +55,22 @@ class Connection(psycopg.Connection[TupleRow]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._until(gen, time.monotonic() + self.answer_timeout), *args, **kwargs)
 
-    def give_up(self) -> NoReturn:
-        """Close the connection: nobody knows what the server makes of the last statement."""
-        self.pgconn.finish()
-        raise Unanswered(f"the server has not answered for {self.answer_timeout:g} s")
-
     def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
         try:
             state = next(gen)
             while True:
                 ready = yield state
-                if not ready and time.monotonic() > deadline:
-                    self.give_up()
+                if time.monotonic() > deadline and not (ready and self._is_in_pipeline()):
+                    self.pgconn.finish()  # nobody knows what the server makes of the last statement
+                    raise Unanswered(f"the server has not answered for {self.answer_timeout:g} s")
                 state = gen.send(ready)
         except StopIteration as end:
             value: T = end.value
             return value
+
+    def _is_in_pipeline(self) -> bool:
+        """True while many statements share one wait, in which each answer is progress."""
+        return self.pgconn.pipeline_status != PipelineStatus.OFF
 
     def commit(self) -> None:
         """End the transaction, unless it is a task's: rowlock commits that, with the completion."""
@@ -96,21 +98,12 @@ class Stamp(NamedTuple):
     began: float
 
 
-def _is_ready(line: int, seconds: float, also_to_write: bool = False) -> bool:
-    """True if within this time there is something to read, or the other end is gone (or it takes more)."""
-    if sys.platform == "win32":  # where `select` takes any number; elsewhere none above 1023
-        return any(select.select([line], [line] if also_to_write else [], [], seconds))
-    poll = select.poll()
-    poll.register(line, select.POLLIN | select.POLLOUT if also_to_write else select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
 class Link:
     """One connection with the one cursor that rowlock's own statements run on."""
 
     def __init__(self, connection: Connection, name: str, most_idle: float) -> None:
         self.connection = connection
-        self._name = name
+        self.name = name  # how the server knows this connection, and no other
         self.most_idle = most_idle  # seconds, as the server knows it
         self.process = os.getpid()
         self.used_at = time.monotonic()
@@ -118,11 +111,6 @@ class Link:
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         loaders.register(self.cursor)
-
-    @property
-    def name(self) -> str:
-        """How the server knows this connection, and no other."""
-        return self._name
 
     def begin(self, statement: str) -> Stamp:
         """Begin a transaction; returns by what its end can be looked up."""
@@ -141,21 +129,9 @@ class Link:
         """True if nothing came while nobody used it, such as the server's goodbye."""
         if time.monotonic() - self.used_at < _FRESH:
             return True
-        return not _is_ready(self.connection.fileno(), 0)
-
-    def wait(self, deadline: float, also_to_write: bool = False) -> None:
-        """Wait for the server to say something (or to listen); gives up on one that does not until then."""
-        line = self.connection.pgconn.socket
-        while not _is_ready(line, max(0.0, min(_LOOK, deadline - time.monotonic())), also_to_write):
-            if time.monotonic() >= deadline:
-                self.connection.give_up()
-
-    def cancel(self) -> None:
-        """Let the server stop what it does for this connection, if anything, and close that."""
-        if self.is_idle():
-            return
-        self.stop()
-        self.close()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.connection.fileno(), selectors.EVENT_READ)
+            return not selector.select(timeout=0)
 
     def stop(self) -> None:
         """Let the server stop what it does for this connection; safe from another thread."""
@@ -171,9 +147,10 @@ class Link:
             line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it, whatever state it is in."""
-        with suppress(psycopg.Error, OSError):
-            self.connection.close()
+        """Close it, whatever state it is in; a forked child leaves it to its parent."""
+        if self.process == os.getpid():
+            with suppress(psycopg.Error, OSError):
+                self.connection.close()
 
 
 class Connections:
@@ -193,36 +170,22 @@ class Connections:
         self._name = name
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout
+        self._limits = _milliseconds(statement_timeout=statement_timeout, lock_timeout=lock_timeout)
         self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
         self._idle: list[Link] = []
-        self._room = threading.Condition(threading.Lock())
-        self._out = 0
+        self._room = threading.Semaphore(most)
         self._most = most
         self._process = os.getpid()
         self._most_idle = 10 * statement_timeout
-
-    @property
-    def begin_statement(self) -> str:
-        """What begins a write; behind a pooler it brings the limits that a session cannot keep there."""
-        return f"{self.limits_statement if self.pooled else 'BEGIN'}; {_STAMP}"
-
-    @property
-    def limits_statement(self) -> str:
-        """What begins a transaction with limits of its own."""
-        return (
-            f"BEGIN; SET LOCAL statement_timeout = {int(self._statement_timeout * 1000)}; "
-            f"SET LOCAL lock_timeout = {int(self._lock_timeout * 1000)}; "
-            + "; ".join(f"SET LOCAL {name} = off" for name in _NEVER)
-        )
+        # Behind a pooler a transaction brings the limits that a session cannot keep there.
+        self.begin_read = _begin(self._limits | _BY_INDEX)
+        self.begin_write = f"{self.begin_read if pooled else 'BEGIN'}; {_STAMP}"
 
     def begin_task(self, timeout: float | None) -> str:
         """What begins a task's own transaction: its statements may take as long as the task may."""
         limit = 0 if timeout is None else min(int(timeout * 1000) + 1, 2**31 - 1)
-        return (
-            f"BEGIN; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}; "
-            f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SET LOCAL plan_cache_mode = auto; "
-            f"{'; '.join(f'SET LOCAL {name} = on' for name in (*_NEVER, 'jit'))}; {_STAMP}"
-        )
+        limits = dict.fromkeys((*self._limits, "idle_in_transaction_session_timeout"), limit)
+        return f"{_begin({**limits, **_USUAL_PLANS})}; {_STAMP}"
 
     def limit_idle(self, lease: float) -> None:
         """Let the server end a transaction that stands still for as long as a worker may be silent.
@@ -235,53 +198,35 @@ class Connections:
         """An open, idle connection of this process; `give_back` it."""
         if self._process != os.getpid():
             self._forget()
-        while True:
-            link = self._taken()
-            try:
-                if link is None:
-                    return self.open()
-                if link.is_usable():
-                    if link.most_idle != self._most_idle and not self.pooled:
-                        milliseconds = int(self._most_idle * 1000)
-                        link.cursor.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
-                        link.most_idle = self._most_idle
+        if not self._room.acquire(timeout=self._lock_timeout):
+            raise StoreBusy(
+                f"all {self._most} connections of this process are in use; "
+                "use fewer threads, or add ?pool_size= to the database's URL"
+            )
+        try:
+            return self._kept() or self.open()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def _kept(self) -> Link | None:
+        """An idle one that is as it should be; the others are closed."""
+        with suppress(IndexError):  # there is none, or another thread was faster
+            while True:
+                link = self._idle.pop()
+                if link.most_idle == self._most_idle and link.is_usable():
                     return link
                 link.close()
-            except BaseException:
-                if link is not None:
-                    link.close()
-                self._release()
-                raise
-            self._release()
+        return None
 
-    def _taken(self) -> Link | None:
-        """An idle one, or None if one may be opened; either takes up room."""
-        with self._room:
-            if not self._room.wait_for(lambda: self._out < self._most, self._lock_timeout):
-                raise StoreBusy(
-                    f"all {self._most} connections of this process are in use; "
-                    "use fewer threads, or add ?pool_size= to the database's URL"
-                )
-            self._out += 1
-            return self._idle.pop() if self._idle else None
-
-    def _release(self) -> None:
-        with self._room:
-            self._out -= 1
-            self._room.notify()
-
-    def give_back(self, link: Link, clean: bool = False) -> None:
-        """Keep it for the next one, or close it if it is broken (`clean`: it is not) or there are enough."""
-        usable = (clean or link.is_idle()) and link.process == self._process
-        with self._room:
-            kept = usable and len(self._idle) < _KEPT
-            if kept:
-                link.used_at = time.monotonic()
-                self._idle.append(link)
-            self._out -= 1
-            self._room.notify()
-        if not kept:
+    def give_back(self, link: Link) -> None:
+        """Keep it for the next one, or close it if it is broken or there are enough."""
+        if link.process == self._process and link.is_idle() and len(self._idle) < _KEPT:
+            link.used_at = time.monotonic()
+            self._idle.append(link)
+        else:
             link.close()
+        self._room.release()
 
     @contextmanager
     def borrowed(self) -> Iterator[Link]:
@@ -304,20 +249,12 @@ class Connections:
         }
         if not self.pooled:
             # A pooler would refuse these, or give them to somebody else.
-            limits = {
-                "statement_timeout": self._statement_timeout,
-                "lock_timeout": self._lock_timeout,
-                "idle_in_transaction_session_timeout": self._most_idle,
-            }
-            # A plan made while tables were small must not read all of them later, and none needs to be made
-            # anew for every call (1.2 against 0.6 ms).
-            plans = "-c plan_cache_mode=force_generic_plan -c jit=off "
-            plans += " ".join(f"-c {name}=off" for name in _NEVER)
+            idle = _milliseconds(idle_in_transaction_session_timeout=self._most_idle)
+            own = {**self._limits, **idle, **_PLANS}
             given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
             settings["options"] = " ".join(
                 [
-                    *(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()),
-                    plans,
+                    *(f"-c {name}={value}" for name, value in own.items()),
                     str(given),
                     "-c extra_float_digits=1",  # times come as text, which would lose their microseconds
                 ]
@@ -328,20 +265,26 @@ class Connections:
         return Link(connection, name, self._most_idle)
 
     def close(self) -> None:
-        """Close the idle ones; those in use are closed when they come back, later calls open anew."""
-        with self._room:
-            idle, self._idle = self._idle, []
+        """Close the idle ones; those in use are kept when they come back, later calls open anew."""
+        idle, self._idle = self._idle, []
         for link in idle:
-            if link.process == os.getpid():
-                link.close()
+            link.close()
 
     def _forget(self) -> None:
-        """After a fork: the parent's connections are not ours; closing one would end it for the parent."""
+        """After a fork: the parent's connections are not ours."""
         _abandoned.extend(self._idle)
         self._idle = []
-        self._room = threading.Condition(threading.Lock())
-        self._out = 0
+        self._room = threading.Semaphore(self._most)
         self._process = os.getpid()
+
+
+def _begin(settings: Mapping[str, object]) -> str:
+    """What begins a transaction with settings of its own."""
+    return "; ".join(["BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in settings.items())])
+
+
+def _milliseconds(**seconds: float) -> dict[str, object]:
+    return {name: int(value * 1000) for name, value in seconds.items()}
 
 
 _abandoned: list[Link] = []  # kept alive, so that nothing says goodbye to the server in the parent's name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -24,7 +24,7 @@ from rowlock.stores.postgres.inserting import Inserting
 from rowlock.stores.postgres.listener import Listener
 from rowlock.stores.postgres.lost_answers import Fate, LostAnswers, fate_of
 from rowlock.stores.postgres.notify import Sleepers
-from rowlock.stores.postgres.session import Limited, PostgresSession, Reading, Writing
+from rowlock.stores.postgres.session import PostgresSession
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.sql.claim_sql import ClaimSql
@@ -113,13 +113,31 @@ class PostgresDatabase(Database):
 
     # -- sessions --------------------------------------------------------------------------------
 
-    def write(self, now: float | None = None) -> Writing:
+    @contextmanager
+    def write(self, now: float | None = None) -> Iterator[PostgresSession]:
+        """If its COMMIT is not answered, its end is looked up."""
         self.open()
-        return Writing(self, now)
+        with self.meaning(), self.connections.borrowed() as link:
+            stamp = link.begin(self.connections.begin_write)
+            session = PostgresSession(link, self.queries, now)
+            with _undone_by_errors(link):
+                yield session
+            self.answers.commit(link, stamp, session)
 
-    def read(self, now: float | None = None) -> Reading:
+    @contextmanager
+    def read(self, now: float | None = None) -> Iterator[PostgresSession]:
+        """Behind a pooler in a transaction: only that can carry limits there."""
         self.open()
-        return Limited(self, now) if self.address.pooled else Reading(self, now)
+        with self.meaning(), self.connections.borrowed() as link:
+            session = PostgresSession(link, self.queries, now)
+            if not self.address.pooled:
+                yield session
+                return
+            link.cursor.execute(self.connections.begin_read)
+            with _undone_by_errors(link):
+                yield session
+            with suppress(psycopg.Error):  # it has only read
+                link.cursor.execute("COMMIT")
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSession]:
@@ -146,13 +164,8 @@ class PostgresDatabase(Database):
         finally:
             link.close()
 
-    def borrow(self) -> Link:
-        """A connection of the pool, to be given back."""
-        with self.meaning():
-            return self.connections.borrow()
-
     def open_link(self) -> Link:
-        """A connection of its own, for a listener."""
+        """A connection that is not of the pool."""
         with self.meaning():
             return self.connections.open()
 
@@ -218,10 +231,7 @@ class PostgresDatabase(Database):
     def transaction(self, timeout: float | None) -> PostgresTransaction:
         self.open()
         with self.meaning():
-            return PostgresTransaction(self.connections, self._commit_task, timeout)
-
-    def _commit_task(self, user: UserConnection, link: Link, stamp: Stamp) -> None:
-        self.answers.commit(link, stamp, user)
+            return PostgresTransaction(self, timeout)
 
     def commit_on(self, user: UserConnection) -> None:
         stamp = Stamp(*self.session_on(user).row("transaction_number"))
@@ -249,3 +259,13 @@ class PostgresDatabase(Database):
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")
+
+
+@contextmanager
+def _undone_by_errors(link: Link) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(psycopg.Error):  # the first error is the one to tell
+            link.cursor.execute("ROLLBACK")
+        raise

@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from rowlock.errors import StoreError
 from rowlock.job import Inserted, NewJob
 from rowlock.stores.postgres.connections import Link
-from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
-from rowlock.stores.postgres.prepared import prepared
 from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
@@ -41,7 +38,7 @@ class Inserting:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._one = prepared(database.queries["insert_one"])
+        self._one = database.queries["insert_one"]
 
     def insert(self, jobs: Sequence[NewJob], now: float | None) -> list[Inserted]:
         """Write the jobs, all or none."""
@@ -67,23 +64,18 @@ class Inserting:
     def _insert_one(self, job: NewJob) -> Inserted:
         """One statement, which commits by itself; if its answer is lost, the token finds the job."""
         database, url = self._database, self._database.url
-        database.open()
         token = random.getrandbits(63)
-        values = {**values_of(job), "token": token}
         for _ in range(_TRIES):
-            link = database.borrow()
-            written = False
+            link = None
             try:
-                ((id, created, _),) = self._one.rows(link, values)
-                written = True
+                with database.read() as db:
+                    link = db.link
+                    ((id, created, _),) = db.ask(self._one, {**values_of(job), "token": token})
                 return Inserted(int(id or 0), True, float(created or 0))
-            except psycopg.Error as error:
-                if not is_lost(error):
-                    raise explain(error, url) from error
-                reason = error
-            finally:
-                database.connections.give_back(link, clean=written)
-            found = database.answers.look_up(partial(_find_by_token, token=token, old=link.name), reason)
+            except StoreError as error:
+                if link is None or not is_lost(error.__cause__):
+                    raise
+                found = database.answers.look_up(partial(_find_by_token, token=token, old=link.name), error)
             if found is not _NOT_THERE:
                 log.warning(LOOKED_UP, "an enqueue", url, f"job {found.id} is there")
                 return found

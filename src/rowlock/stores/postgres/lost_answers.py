@@ -15,7 +15,7 @@ import psycopg
 
 from rowlock.errors import OutcomeUnknown, StoreError
 from rowlock.stores.postgres.connections import Connections, Link, Stamp
-from rowlock.stores.postgres.faults import explain, is_lost
+from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.session import PostgresSession
 from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.session import Session
@@ -55,7 +55,7 @@ class LostAnswers:
             link.cursor.execute("COMMIT")
         except psycopg.Error as error:
             if not is_lost(error) or not self.has_committed(stamp, where, error):
-                raise explain(error, self._url) from error
+                raise
 
     def has_committed(self, stamp: Stamp, where: Session | UserConnection, reason: BaseException) -> bool:
         """After a COMMIT without an answer: look up how that transaction ended."""

@@ -6,13 +6,13 @@ A cursor of psycopg costs 60 us of Python per statement, of the 600 that one tak
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import md5
 
 import psycopg
+from psycopg import generators
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, abc
 
@@ -43,17 +43,13 @@ class Prepared:
     def rows(self, link: Link, values: Mapping[str, Value]) -> list[Row]:
         """Run it; raises what psycopg raises."""
         given = [_as_text(values[name]) for name in self._names]
+        if self._id not in link.prepared:
+            self._prepare(link)
         try:
-            if self._id not in link.prepared:
-                self._prepare(link)
-            try:
-                return self._run(link, given)
-            except InvalidSqlStatementName:  # after a rollback psycopg lets the server forget all statements
-                self._prepare(link)
-                return self._run(link, given)
-        except (KeyboardInterrupt, SystemExit):  # the server would go on, and commit
-            link.cancel()
-            raise
+            return self._run(link, given)
+        except InvalidSqlStatementName:  # after a rollback psycopg lets the server forget all statements
+            self._prepare(link)
+            return self._run(link, given)
 
     def _prepare(self, link: Link) -> None:
         link.connection.pgconn.send_prepare(self._id, self._text)
@@ -89,28 +85,10 @@ def _as_text(value: Value) -> bytes | None:
 
 def _answer(link: Link) -> abc.PGresult:
     """The result of what was sent; raises if it is an error, or does not come in time."""
-    server = link.connection.pgconn
-    deadline = time.monotonic() + link.connection.answer_timeout
-    last = None
-    try:
-        while server.flush():  # it is long, and the server may have something to say before it has all of it
-            link.wait(deadline, also_to_write=True)
-            server.consume_input()
-        while True:
-            while server.is_busy():
-                link.wait(deadline)
-                server.consume_input()
-            result = server.get_result()
-            if result is None:
-                break
-            if last is None or last.status in _GOOD:  # the first error is the one to tell
-                last = result
-    except psycopg.OperationalError:
-        if last is None or last.status in _GOOD:  # what is good is committed after that
-            raise
-        # Else the server has said what is wrong before it hung up.
-    if last is None:
+    results: list[abc.PGresult] = link.connection.wait(generators.execute(link.connection.pgconn))
+    for result in results:
+        if result.status not in _GOOD:  # the first error is the one to tell
+            raise error_from_result(result)
+    if not results:
         raise psycopg.OperationalError("the connection was lost")
-    if last.status not in _GOOD:
-        raise error_from_result(last)
-    return last
+    return results[-1]

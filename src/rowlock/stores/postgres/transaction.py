@@ -6,15 +6,14 @@ task did to the session, and what it still runs there, ends with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rowlock.stores.postgres.connections import Connection, Link, Stamp
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.sql.borrowing import Psycopg
 from rowlock.stores.sql.user_connection import UserConnection
 
 if TYPE_CHECKING:
-    from rowlock.stores.postgres.connections import Connections
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 _FOR_EVER = 10.0 * 365 * 86_400
 
@@ -22,18 +21,13 @@ _FOR_EVER = 10.0 * 365 * 86_400
 class PostgresTransaction:
     """The connection in the hands of one task."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        commit: Callable[[UserConnection, Link, Stamp], None],
-        timeout: float | None,
-    ) -> None:
-        self._commit = commit
-        self._link = connections.open()
+    def __init__(self, database: PostgresDatabase, timeout: float | None) -> None:
+        self._database = database
+        self._link = database.connections.open()
         self.connection: Connection = self._link.connection
         self.borrowed: UserConnection = Psycopg(self.connection)
         try:
-            self._stamp = self._link.begin(connections.begin_task(timeout))
+            self._stamp = self._link.begin(database.connections.begin_task(timeout))
         except BaseException:
             self._link.close()
             raise
@@ -45,7 +39,8 @@ class PostgresTransaction:
     def commit(self) -> None:
         """Make it durable; if the answer is lost, look up how it ended."""
         self.connection.guarded = False
-        self._commit(self.borrowed, self._link, self._stamp)
+        with self._database.meaning():
+            self._database.answers.commit(self._link, self._stamp, self.borrowed)
 
     def close(self) -> None:
         """Close the connection, which undoes what is not committed."""
