@@ -156,7 +156,7 @@ def _tell_what_is_never_overdue(rowlock: Rowlock, names: Sequence[str]) -> None:
         return
     for name in names:
         consumer = rowlock.consumers.get(name.removeprefix(CONSUMERS)) if name.startswith(CONSUMERS) else None
-        if consumer is not None and not consumer.ages:
+        if consumer is not None and not consumer.knows_due_time:
             note(
                 f"rows of {consumer.name} are never overdue: it has neither due_at= nor Status(created_at=), "
                 "from which FAILED_JOB_TIMEOUT_SECONDS would count"

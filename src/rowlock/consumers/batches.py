@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,14 @@ from rowlock.errors import Fail, RetryLater
 from rowlock.job import Ending, Outcome
 from rowlock.retry import Retry
 
-Member = tuple[int, int, int | None]  # a claim of the batch, its failures so far, its own max_attempts
+
+class Member(NamedTuple):
+    """One row of a batch."""
+
+    claim: int
+    failures: int  # so far
+    row: str  # its key
+    budget: int | None  # its own max_attempts
 
 
 def answering_each(function: Callable[..., Any], retry: Retry, is_async: bool) -> Callable[..., Any]:
@@ -70,18 +77,21 @@ def _answer(value: Any, retry: Retry) -> list[Any]:
 
 def taken_apart(outcome: Outcome, members: Sequence[Member], retry: Retry) -> list[Outcome]:
     """The outcome of each row of a batch, from the outcome of the whole run."""
+    each = [
+        msgspec.structs.replace(outcome, id=one.claim, claim=one.claim, single=True, row=one.row)
+        for one in members
+    ]
     answers = [] if outcome.result is None else msgspec.json.decode(outcome.result)
     if outcome.ending is not Ending.COMPLETED or len(answers) != len(members):
-        return [msgspec.structs.replace(outcome, id=claim, claim=claim) for claim, *_ in members]
-    return [_one(outcome, member, answer, retry) for member, answer in zip(members, answers, strict=True)]
+        return each
+    return [_answered(*one, retry) for one in zip(each, members, answers, strict=True)]
 
 
-def _one(outcome: Outcome, member: Member, answer: list[Any], retry: Retry) -> Outcome:
-    claim, failures, budget = member
-    plain = msgspec.structs.replace(outcome, id=claim, claim=claim, result=None, pause=False)
+def _answered(outcome: Outcome, member: Member, answer: list[Any], retry: Retry) -> Outcome:
+    plain = msgspec.structs.replace(outcome, result=None, pause=False)
     if answer[0] == "ok":
         return msgspec.structs.replace(plain, result=json_text(answer[1]))
     _, said, event, never, wait, pause = answer
-    facts = Facts(failures=failures, max_attempts=budget, never=never, wait=wait)
+    facts = Facts(failures=member.failures, max_attempts=member.budget, never=never, wait=wait)
     ended = decided(plain, Event(event), facts, retry, said)
     return msgspec.structs.replace(ended, pause=True) if pause and ended.ending is Ending.RETRY else ended

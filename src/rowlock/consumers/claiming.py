@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from rowlock.codec import json_text
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.row import to_text
+from rowlock.consumers.row import key_text, own_budget, to_text
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION
 from rowlock.errors import WorkerGone
@@ -35,109 +36,36 @@ class RowClaiming:
         self.sweep_at = 0.0  # when to scan from the first row on again
         self._found_none = False  # the last scan from the first row on found no row to claim
 
-    @property
-    def _first_column(self) -> int:
-        """Where the user's columns begin in a row of `taken`: after the claim and the row's position."""
-        return 5 + len(self._consumer.position)
-
     def start_over(self) -> None:
         """Scan from the first row on next time: a row before the last claimed one may be due again."""
         self._mark = None
 
-    def is_paused(self, tx: Session) -> bool:
-        """Whether the consumer is paused."""
-        return bool(self._ask(tx, "")[1])
+    def facts(self, tx: Session, worker: str | None = None) -> tuple[bool, bool, str | None]:
+        """Whether the consumer is paused, whether a claim waits to be tried again, and its own strategy.
 
-    def facts(self, tx: Session, worker: str) -> Any:
-        """Whether the consumer is paused, whether a claim waits to be tried again, and its own strategy."""
-        alive, *facts = self._ask(tx, worker)
-        if not alive:
+        Raises if this worker was declared dead.
+        """
+        is_alive, is_paused, returned, strategy, *_ = tx.row("consumer_facts", worker=worker)
+        if worker is not None and not is_alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-        return facts
-
-    def _ask(self, tx: Session, worker: str) -> Any:
-        values = {"worker": worker, "queue": self._consumer.queue, "consumer": self._consumer.name}
-        return tx.row("consumer_facts", **values)
+        return bool(is_paused), bool(returned), strategy
 
     def take(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-        """Claim rows for this worker: first those that are tried again, then rows without a claim."""
-        taken, fresh = self._pick(tx, worker, request)
-        if not (taken or fresh):
-            return []
-        ids = json_text([*taken, *(row[0] for row in fresh)])
-        if self._consumer.form.holds:
-            self._show(tx, worker, ids)
-        as_they_are = fresh and len(fresh[0]) > 1 and not (taken or self._consumer.form.holds)
-        return self._claims(tx, worker, fresh if as_they_are else tx.rows("taken", ids=ids), set(taken))
+        """Claim rows for this worker: pick them, show that in the user's rows, and read these."""
+        retried, fresh = self.pick(tx, worker, request)
+        numbers = [*retried, *(row[0] for row in fresh)]
+        self.show(tx, worker, numbers)
+        if retried or self._consumer.form.holds or (fresh and len(fresh[0]) == 1):
+            return self.claims_of(tx, worker, numbers, retried)
+        return self._claims(tx, worker, fresh, retried)
 
-    # The same in steps, each in a transaction of its own: for tables where the database may refuse one row.
+    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> tuple[list[int], list[Any]]:
+        """Claims that the user's rows do not show yet: numbers of those that are tried again, and new claims.
 
-    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> tuple[list[int], set[int]]:
-        """Claims that the user's rows do not show yet, and which of these are tried again."""
-        taken, fresh = self._pick(tx, worker, request)
-        return [*taken, *(row[0] for row in fresh)], set(taken)
-
-    def show(self, tx: Session, worker: str, claim: int) -> bool:
-        """Write one claim into the user's row; if the row is not due any more, end the claim: False."""
-        if self._show(tx, worker, json_text([claim])):
-            return True
-        tx.run("end_claims", ids=json_text([claim]), worker=worker)
-        return False
-
-    def _show(self, tx: Session, worker: str, ids: str) -> int:
-        if self._consumer.form.reads_attempts:
-            tx.run("read_attempts", ids=ids)
-        return tx.run("take_rows", ids=ids, worker=worker, **self._consumer.form.always())
-
-    def claims_of(self, tx: Session, worker: str, taken: list[int], retried: set[int]) -> list[Claim]:
-        """The claims with their rows."""
-        rows = tx.rows("taken", ids=json_text(taken)) if taken else []
-        return self._claims(tx, worker, rows, retried) if rows else []
-
-    # For a relay, which claims rows that other workers run.
-
-    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-        """Record that claims which were made in this transaction have not begun."""
-        if not claims:
-            return
-        ids = json_text([claim.claim for claim in claims])
-        tx.run("hand_over_rows", ids=ids, worker=worker)
-        if self._consumer.form.holds:
-            tx.run("show_handed_over", ids=ids, worker=worker, **self._consumer.form.always())
-
-    def show_as_waiting(self, tx: Session, worker: str, claims: Sequence[int]) -> None:
-        """Write claims into the user's rows, as claimed and not begun."""
-        ids = json_text(list(claims))
-        self._show(tx, worker, ids)
-        tx.run("show_handed_over", ids=ids, worker=worker, **self._consumer.form.always())
-
-    def start(self, tx: Session, worker: str, claim: int) -> Claim | None:
-        """Move a claim (of one row or of a batch) to the worker that begins it.
-
-        None if the relay took it back, another worker began it, or its rows are gone, which ends the claim.
+        Some stores return new claims with their rows.
         """
-        ids = json_text([claim])
-        if "lock_handed_over" in self._table().statements:  # every transaction locks rows before claims
-            tx.rows("lock_handed_over", ids=ids)
-        begun = [
-            row[0] for row in tx.rows("start_rows", consumer=self._consumer.name, ids=ids, worker=worker)
-        ]
-        if not begun:
-            return None
-        if self._consumer.form.holds:
-            tx.run("show_started", ids=ids, worker=worker, **self._consumer.form.always())
-        rows = sorted(tx.rows("taken", ids=json_text(begun)), key=lambda row: row[0])
-        gone = set(begun).difference(row[0] for row in rows)
-        tx.run("end_claims", ids=json_text(sorted(gone)), worker=worker)
-        if not rows:
-            return None
-        started = self._claim(worker, rows, claimed_before=True)
-        return msgspec.structs.replace(started, id=claim, claim=claim)
-
-    def _pick(self, tx: Session, worker: str, request: ClaimRequest) -> tuple[list[int], list[Any]]:
-        """The numbers of claims that are tried again, and new claims: in some stores with their rows."""
-        paused, returned, own_strategy, *_ = self.facts(tx, worker)
-        if paused:
+        is_paused, returned, own_strategy = self.facts(tx, worker)
+        if is_paused:
             return [], []
         taken: list[int] = []
         count = min(request.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
@@ -151,11 +79,57 @@ class RowClaiming:
             return taken, []
         return taken, self._take_free(tx, worker, own_strategy or request.strategy, count - len(taken))
 
+    def show(self, tx: Session, worker: str, claims: Sequence[int]) -> int:
+        """Write claims into the user's rows, if the form has a place for them; returns how many were due."""
+        form, ids = self._consumer.form, json_text(claims)
+        if not claims or not form.holds:
+            return 0
+        if form.reads_attempts:
+            tx.run("read_attempts", ids=ids)
+        return tx.run("take_rows", ids=ids, worker=worker)
+
+    def claims_of(
+        self, tx: Session, worker: str, claims: Sequence[int], retried: Sequence[int]
+    ) -> list[Claim]:
+        """The claims with their rows."""
+        return self._claims(tx, worker, tx.rows("taken", ids=json_text(claims)) if claims else [], retried)
+
+    # For a relay, which claims rows that other workers run.
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[int]) -> None:
+        """Record that claims which were made in this transaction have not begun."""
+        if claims:
+            ids = json_text(claims)
+            tx.run("hand_over_rows", ids=ids, worker=worker)
+            if self._consumer.form.holds:
+                tx.run("show_handed_over", ids=ids, worker=worker)
+
+    def start(self, tx: Session, worker: str, claim: int) -> Claim | None:
+        """Move a claim (of one row or of a batch) to the worker that begins it.
+
+        None if the relay took it back, another worker began it, or its rows are gone, which ends the claim.
+        """
+        ids = json_text([claim])
+        if "lock_handed_over" in self._table().statements:  # every transaction locks rows before claims
+            tx.rows("lock_handed_over", ids=ids)
+        begun = [row[0] for row in tx.rows("start_rows", ids=ids, worker=worker)]
+        if not begun:
+            return None
+        if self._consumer.form.holds:
+            tx.run("show_started", ids=ids, worker=worker)
+        rows = sorted(tx.rows("taken", ids=json_text(begun)), key=lambda row: row[0])
+        gone = set(begun).difference(row[0] for row in rows)
+        tx.run("end_claims", ids=json_text(sorted(gone)), worker=worker)
+        if not rows:
+            return None
+        started = self._claim(worker, rows, claimed_before=True)
+        return msgspec.structs.replace(started, id=claim, claim=claim)
+
     def _retake(self, tx: Session, worker: str, count: int, isolate: tuple[int, int]) -> list[int]:
         """Claims that were given back and are due again, each under a new number."""
-        values = {"consumer": self._consumer.name, "count": count}
+        least, most = isolate
         taken = []
-        for (claim,) in tx.rows("pick_returned", isolate_least=isolate[0], isolate_most=isolate[1], **values):
+        for (claim,) in tx.rows("pick_returned", count=count, isolate_least=least, isolate_most=most):
             if "draw_claim" in self._table().statements:
                 tx.run("draw_claim")
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, worker=worker)]
@@ -169,17 +143,18 @@ class RowClaiming:
         if strategy != self._strategy:
             self._mark, self._strategy = None, strategy
         backwards = "_backwards" if strategy == "LIFO" else ""
-        values = {"consumer": self._consumer.name, "worker": worker, "count": count}
         moment = time.monotonic()
         if self._mark is not None and moment < self.sweep_at:
-            taken = tx.rows(f"take_free_beyond{backwards}", **self._mark, **values)
+            taken = tx.rows(f"take_free_beyond{backwards}", worker=worker, count=count, **self._mark)
             if taken or self._found_none:
                 return taken
-        taken = tx.rows(f"take_free{backwards}", **values)
+        taken = tx.rows(f"take_free{backwards}", worker=worker, count=count)
         self.sweep_at, self._found_none = moment + _SWEEP_EVERY, not taken
         return taken
 
-    def _claims(self, tx: Session, worker: str, taken: list[Any], retried: set[int]) -> list[Claim]:
+    def _claims(self, tx: Session, worker: str, taken: list[Any], retried: Sequence[int]) -> list[Claim]:
+        if not taken:
+            return []
         rows = sorted(taken, key=lambda row: row[0])  # numbers are drawn in the order of the rows
         last = [*rows[-1][6 : self._first_column], rows[-1][1]]
         marks = {f"mark_{place}": value for place, value in zip(self._consumer.places, last, strict=True)}
@@ -190,7 +165,13 @@ class RowClaiming:
             "name_batch",
             [{"claim_number": batch[0][0], "ids": json_text([row[0] for row in batch])} for batch in several],
         )
-        return [self._claim(worker, batch, any(row[0] in retried for row in batch)) for batch in batches]
+        again = set(retried)
+        return [self._claim(worker, batch, any(row[0] in again for row in batch)) for batch in batches]
+
+    @property
+    def _first_column(self) -> int:
+        """Where the user's columns begin in a row of `taken`: after the claim and the row's position."""
+        return 5 + len(self._consumer.position)
 
     def _claim(self, worker: str, batch: list[Any], claimed_before: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
@@ -218,35 +199,13 @@ class RowClaiming:
 
 
 def _lots(rows: list[Any], most: int) -> list[list[Any]]:
-    """Batches of rows: rows of one batch were tried equally often and have the same max_attempts."""
-    batches: list[list[Any]] = []
-    for row in sorted(rows, key=lambda row: (*_tries(row), row[0])) if most > 1 else rows:
-        if (
-            batches
-            and len(batches[-1]) < most
-            and _tries(batches[-1][0]) == _tries(row)
-            and not row[3]
-            and not batches[-1][0][3]
-        ):
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
+    """Batches of rows that were tried equally often and have the same max_attempts; isolated rows alone."""
+    if most == 1:
+        return [[row] for row in rows]
 
+    def tries(row: Any) -> tuple[int, int]:
+        return row[2], own_budget(row[5]) or 0
 
-def _tries(row: Any) -> tuple[int, int]:
-    """How often a row was tried, and its own max_attempts; 0: the consumer's."""
-    return row[2], own_budget(row[5]) or 0
-
-
-def own_budget(value: Any) -> int | None:
-    """A row's own max_attempts; None if its column holds no number."""
-    try:
-        return None if value is None else max(1, int(value))
-    except (TypeError, ValueError, OverflowError):  # SQLite's columns hold anything
-        return None
-
-
-def key_text(key: Any) -> str:
-    """A row's key as text for logs and messages."""
-    return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
+    ordered = sorted(rows, key=lambda row: (*tries(row), row[0]))
+    alike = [list(some) for _, some in groupby(ordered, key=lambda row: (*tries(row), row[3] and row[0]))]
+    return [some[start : start + most] for some in alike for start in range(0, len(some), most)]

@@ -27,121 +27,105 @@ class ColumnTime(msgspec.Struct, frozen=True):
 
     fits: Fits
     now: str  # the current time as the column holds it
-    older: str  # whether the column is older than :age
     seconds: str  # the column as Unix seconds
     due_time: DueTime | None = None  # None: `due_at=` cannot name such a column
+    compared: str = "{0}"  # the column, so that it can be compared with `limit`
+    limit: str = ""  # the moment :age seconds ago; empty: as `now` writes it
+
+    def older(self, column: str) -> str:
+        """Whether the time in this column is older than :age."""
+        limit = self.limit or self.now.replace("{now}", "{now-age}")
+        return f"{self.compared.replace('{0}', column)} < {limit}"
 
 
-def contains(*words: str) -> Fits:
-    """Whether a declared type contains one of the words."""
-    return lambda declared: any(word in declared.upper() for word in words)
+def typed(pattern: str) -> Fits:
+    """Whether the name of a type begins like this pattern, in any case."""
+    match = re.compile(pattern, re.IGNORECASE | re.DOTALL).match
+    return lambda declared: match(declared) is not None
 
 
-def _any(declared: str) -> bool:
-    return True
-
-
-def _older(now: str) -> str:
-    return "{0} < " + now.replace("{now}", "{now-age}")
-
-
-def _postgresql(fits: Fits, now: str, seconds: str, least: str = "", due_now: str = "") -> ColumnTime:
+def _postgresql(types: str, now: str, seconds: str, least: str = "", due_now: str = "") -> ColumnTime:
     """`least` stands for a null in the column of `due_at=`."""
     column = f"coalesce(«due_at», {least})"  # one comparison, which an index can answer; with OR it cannot
     due = DueTime(f"{column} <= {due_now or now}", seconds.replace("{0}", f"min({column})"), f"({column})")
-    return ColumnTime(fits, now, _older(now), seconds, due if least else None)
+    return ColumnTime(typed(types), now, seconds, due if least else None)
 
 
-def _duckdb(fits: Fits, now: str, seconds: str, due_now: str = "") -> ColumnTime:
+def _duckdb(types: str, now: str, seconds: str, due_now: str = "") -> ColumnTime:
     due = DueTime(f"(«due_at» IS NULL OR «due_at» <= {due_now})", seconds.replace("{0}", "min(«due_at»)"), "")
-    return ColumnTime(fits, now, _older(now), seconds, due if due_now else None)
+    return ColumnTime(typed(types), now, seconds, due if due_now else None)
 
 
 # How SQLite writes the current time as a number.
 NUMBERS = {"integer": "CAST({now} AS INTEGER)", "real": "{now}"}
 # SQLite, value by value: a number, also one in a text, is Unix seconds; all else is as SQLite reads a time.
-_SECONDS = """CASE WHEN typeof(«due_at») IN ('integer', 'real') THEN «due_at»
-    ELSE coalesce((julianday(«due_at») - 2440587.5) * 86400.0,
-                  CASE WHEN «due_at» NOT GLOB '*[^0-9.]*' THEN CAST(«due_at» AS REAL) END) END"""
-_SQLITE_DUE = DueTime(f"(«due_at» IS NULL OR {_SECONDS} <= {{now}})", f"min({_SECONDS})", "«due_at»")
+_SECONDS = """CASE WHEN typeof({0}) IN ('integer', 'real') THEN {0}
+    ELSE coalesce((julianday({0}) - 2440587.5) * 86400.0,
+                  CASE WHEN {0} NOT GLOB '*[^0-9.]*' THEN CAST({0} AS REAL) END) END"""
+_DUE_SECONDS = _SECONDS.replace("{0}", "«due_at»")
+_SQLITE_DUE = DueTime(f"(«due_at» IS NULL OR {_DUE_SECONDS} <= {{now}})", f"min({_DUE_SECONDS})", "«due_at»")
 _SQLITE_TEXT = ColumnTime(
-    lambda declared: not declared or contains("DATE", "TIME", "TEXT", "CHAR", "NUM", "DEC")(declared),
+    typed("$|.*(DATE|TIME|TEXT|CHAR|NUM|DEC)"),
     "strftime('«iso»', {now}, 'unixepoch')",
-    _SECONDS.replace("«due_at»", "{0}") + " < {now-age}",
     "(julianday({0}) - 2440587.5) * 86400.0",
     _SQLITE_DUE,
+    _SECONDS,
+    "{now-age}",
 )
-NOT_A_TIME = f"«due_at» IS NOT NULL AND ({_SECONDS}) IS NULL"
+NOT_A_TIME = f"«due_at» IS NOT NULL AND ({_DUE_SECONDS}) IS NULL"
 
 _EPOCH = "CAST(extract(epoch FROM {0}) AS double precision)"
 _NUMBER = ("extract(epoch FROM {now})", "CAST({0} AS double precision)")
+_WHOLE = "CAST(floor(extract(epoch FROM {now})) AS bigint)"
+_UTC_NOW = "timezone('UTC', {now})"
+_INFINITY = "CAST('-infinity' AS {0})"
 _UTC = "make_timestamp(CAST({now} * 1000000 AS BIGINT))"  # DuckDB's TIMESTAMP has no zone
 
 COLUMN_TIMES: dict[str, tuple[ColumnTime, ...]] = {
     "sqlite": (
-        ColumnTime(contains("INT"), NUMBERS["integer"], "{0} < {now-age}", "{0}", _SQLITE_DUE),
-        ColumnTime(contains("REAL", "FLOA", "DOUB"), NUMBERS["real"], "{0} < {now-age}", "{0}", _SQLITE_DUE),
+        ColumnTime(typed(".*INT"), NUMBERS["integer"], "{0}", _SQLITE_DUE, limit="{now-age}"),
+        ColumnTime(typed(".*(REAL|FLOA|DOUB)"), NUMBERS["real"], "{0}", _SQLITE_DUE),
         _SQLITE_TEXT,
-        msgspec.structs.replace(_SQLITE_TEXT, fits=_any, due_time=None),
+        msgspec.structs.replace(_SQLITE_TEXT, fits=typed(""), due_time=None),
     ),
     "postgresql": (
+        _postgresql("timestamp.*with time zone", "{now}", _EPOCH, _INFINITY.format("timestamptz")),
+        _postgresql(".*with time zone", "{now}", _EPOCH),
         _postgresql(
-            lambda declared: declared.startswith("timestamp") and "with time zone" in declared,
-            "{now}",
-            _EPOCH,
-            least="CAST('-infinity' AS timestamptz)",
-        ),
-        _postgresql(contains("WITH TIME ZONE"), "{now}", _EPOCH),
-        _postgresql(
-            contains("TIMESTAMP"),
-            "timezone('UTC', {now})",
+            ".*timestamp",
+            _UTC_NOW,
             _EPOCH.format("timezone('UTC', {0})"),
-            least="CAST('-infinity' AS timestamp)",
+            _INFINITY.format("timestamp"),
         ),
         _postgresql(
-            lambda declared: declared == "date",
-            "CAST(timezone('UTC', {now}) AS date)",
+            "date$",
+            f"CAST({_UTC_NOW} AS date)",
             _EPOCH.format("timezone('UTC', CAST({0} AS timestamp))"),
-            least="CAST('-infinity' AS date)",
+            _INFINITY.format("date"),
         ),
-        _postgresql(
-            lambda declared: declared in ("bigint", "integer"),
-            *_NUMBER,
-            least="0",
-            due_now="CAST(floor(extract(epoch FROM {now})) AS bigint)",
-        ),
-        _postgresql(
-            lambda declared: declared in ("double precision", "real") or declared.startswith("numeric"),
-            *_NUMBER,
-            least="0",
-            due_now="CAST(extract(epoch FROM {now}) AS double precision)",
-        ),
-        _postgresql(contains("INT", "DOUBLE", "REAL", "NUMERIC"), *_NUMBER),
+        _postgresql("(bigint|integer)$", *_NUMBER, "0", _WHOLE),
+        _postgresql("(double precision|real)$|numeric", *_NUMBER, "0", _EPOCH.format("{now}")),
+        _postgresql(".*(int|double|real|numeric)", *_NUMBER),
         ColumnTime(
-            _any,
+            typed(""),
             "CAST({now} AS text)",
-            "CAST({0} AS timestamptz) < {now-age}",
             "CAST(NULL AS double precision)",
+            compared="CAST({0} AS timestamptz)",
+            limit="{now-age}",
         ),
     ),
     "duckdb": (
-        _duckdb(
-            lambda declared: declared == "TIMESTAMP WITH TIME ZONE",
-            "to_timestamp({now})",
-            "epoch({0})",
-            due_now="to_timestamp({now})",
-        ),
-        _duckdb(contains("WITH TIME ZONE"), "to_timestamp({now})", "epoch({0})"),
-        _duckdb(lambda declared: declared.startswith("TIMESTAMP"), _UTC, "epoch({0})", due_now=_UTC),
-        _duckdb(lambda declared: declared == "DATE", f"CAST({_UTC} AS DATE)", "epoch({0})", due_now=_UTC),
-        _duckdb(
-            contains("INT", "DOUBLE", "FLOAT", "DECIMAL"), "{now}", "CAST({0} AS DOUBLE)", due_now="{now}"
-        ),
+        _duckdb("TIMESTAMP WITH TIME ZONE$", "to_timestamp({now})", "epoch({0})", "to_timestamp({now})"),
+        _duckdb(".*WITH TIME ZONE", "to_timestamp({now})", "epoch({0})"),
+        _duckdb("TIMESTAMP", _UTC, "epoch({0})", _UTC),
+        _duckdb("DATE$", f"CAST({_UTC} AS DATE)", "epoch({0})", _UTC),
+        _duckdb(".*(INT|DOUBLE|FLOAT|DECIMAL)", "{now}", "CAST({0} AS DOUBLE)", "{now}"),
         ColumnTime(
-            _any,
+            typed(""),
             f"CAST({_UTC} AS VARCHAR)",
-            "TRY_CAST({0} AS TIMESTAMP) < " + _UTC.replace("{now}", "{now-age}"),
             "CAST(NULL AS DOUBLE)",
+            compared="TRY_CAST({0} AS TIMESTAMP)",
+            limit=_UTC.replace("{now}", "{now-age}"),
         ),
     ),
 }

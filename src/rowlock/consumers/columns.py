@@ -9,7 +9,7 @@ from typing import Any
 
 from rowlock.consumers import names
 from rowlock.consumers.catalogue import Column
-from rowlock.consumers.column_times import NUMBERS, DueTime, contains, time_form
+from rowlock.consumers.column_times import NUMBERS, DueTime, time_form, typed
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.stores.sql.database import Database
@@ -50,15 +50,18 @@ class Columns:
         name = self._consumer.due_at
         return None if name is None else self.dialect.column_time(self.types[name]).due_time
 
-    def stamp(self, column: str) -> tuple[str, str]:
-        """SQL: the current time as that column holds it, and whether the column is older than :age."""
-        held = self.dialect.column_time(self.types[column])
-        now = held.now
-        if "«iso»" in now:
-            form, mark = self._time_format(column), f"time_{list(self.types).index(column)}"
-            self.time_formats[mark] = form
-            now = NUMBERS.get(form) or now.replace("iso", mark)
-        return now, held.older.replace("{0}", names.quoted(column))
+    def now_in(self, column: str) -> str:
+        """SQL: the current time as that column holds it."""
+        now = self.dialect.column_time(self.types[column]).now
+        if "«iso»" not in now:
+            return now
+        form, mark = self._time_format(column), f"time_{list(self.types).index(column)}"
+        self.time_formats[mark] = form
+        return NUMBERS.get(form) or now.replace("iso", mark)
+
+    def older(self, column: str) -> str:
+        """SQL: whether the time in that column is older than :age."""
+        return self.dialect.column_time(self.types[column]).older(names.quoted(column))
 
     def _time_format(self, column: str) -> str:
         """How times are written into a column that takes any text: in the format of a value that is there."""
@@ -78,7 +81,7 @@ class Columns:
 
     def number(self, column: str, value: str) -> str:
         """A number as that column takes it: rounded, if it has whole numbers."""
-        return self.dialect.as_whole.format(value) if contains("INT")(self.types[column]) else value
+        return self.dialect.as_whole.format(value) if typed(".*INT")(self.types[column]) else value
 
     def json_value(self, column: str, text: str) -> str:
         """A JSON text as that column takes it; it is never cut, because a part of it would not be JSON."""

@@ -153,10 +153,10 @@ class Consumer:
         chosen = [("columns", name) for name in self.columns or ()]
         ordered = [("order_by", name) for name, _ in self.order]
         due_at = [("due_at", self.due_at)] if self.due_at is not None else []
-        return [("key", self.key), *self.form.needed(), *ordered, *due_at, *chosen]
+        return [("key", self.key), *self.form.needed, *ordered, *due_at, *chosen]
 
     @property
-    def ages(self) -> bool:
+    def knows_due_time(self) -> bool:
         """Whether a column says since when a row has been due, so that it can be overdue."""
         return self.due_at is not None or self.form.created_at is not None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, contains
+from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, typed
 from rowlock.job import utc
 
 
@@ -22,12 +22,12 @@ def _json(text: str) -> Any:
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One database."""
 
-    state_type: Fits = lambda declared: False
+    state_type: Fits = typed("(?!)")
     wanted_state: str = "no type"
     boolean: Fits
-    flag_type: Fits = lambda declared: False
+    flag_type: Fits = typed("(?!)")
     wanted_flag: str = "no type"
-    cuts: Fits = lambda declared: False  # whether a column of this type cuts a word that is too long
+    cuts: Fits = typed("(?!)")  # whether a column of this type cuts a word that is too long
     times: tuple[ColumnTime, ...]  # by type: the first that fits counts, and the last fits all
     explain: str = "EXPLAIN "  # what shows the plan of a statement
     load: Mapping[str, Callable[[Any], Any]] = {}  # by type: from the store's value to the driver's
@@ -54,10 +54,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 DIALECTS = {
     "sqlite": Dialect(
-        state_type=lambda declared: not declared or contains("JSON", "CHAR", "CLOB", "TEXT")(declared),
+        state_type=typed("$|.*(JSON|CHAR|CLOB|TEXT)"),
         wanted_state="TEXT (or JSON)",
-        boolean=contains("BOOL"),
-        flag_type=contains("BOOL", "INT"),
+        boolean=typed(".*BOOL"),
+        flag_type=typed(".*(BOOL|INT)"),
         wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
         times=COLUMN_TIMES["sqlite"],
         explain="EXPLAIN QUERY PLAN ",
@@ -74,12 +74,12 @@ DIALECTS = {
         trial_index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",
     ),
     "postgresql": Dialect(
-        state_type=lambda declared: declared == "jsonb",
+        state_type=typed("jsonb$"),
         wanted_state="jsonb",
-        boolean=lambda declared: declared == "boolean",
-        flag_type=lambda declared: declared == "boolean",
+        boolean=typed("boolean$"),
+        flag_type=typed("boolean$"),
         wanted_flag="boolean",
-        cuts=contains("CHAR"),
+        cuts=typed(".*CHAR"),
         times=COLUMN_TIMES["postgresql"],
         load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
@@ -94,5 +94,5 @@ DIALECTS = {
         trial_name="pg_temp.{t}",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(boolean=contains("BOOL"), times=COLUMN_TIMES["duckdb"], nulls_after="<>"),
+    "duckdb": Dialect(boolean=typed(".*BOOL"), times=COLUMN_TIMES["duckdb"], nulls_after="<>"),
 }

@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rowlock.consumers import names
 from rowlock.consumers.ordering import Order
 from rowlock.consumers.table_sql import DIRECTION
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 _FINGERPRINT = re.compile(r"rowlock [0-9a-f]{8}\b")
 
 
+class _Index(msgspec.Struct, frozen=True):
+    """What an index is made for."""
+
+    columns: tuple[Order, ...]
+    condition: str
+    is_of_due_rows: bool = False
+
+
 class Indexes:
     """The indexes of one consumer."""
 
@@ -30,78 +40,70 @@ class Indexes:
         self._consumer = table.consumer
         self._dialect = table.columns.dialect
         self._sql = table.sql
-        self._fingerprints: dict[str, str] = {}  # by name, of all in `definitions`
+
+    @cached_property
+    def _wanted(self) -> dict[str, _Index]:
+        """The indexes that the consumer should have, by name."""
+        if not self._dialect.create:
+            return {}
+        consumer, form, written = self._consumer, self._consumer.form, self._sql.pieces()
+        by_key, due = ((consumer.key, False),), written["due_condition"]
+        wanted = {consumer.index: _Index(consumer.position, due, is_of_due_rows=True)}
+        if consumer.due_at is not None and not self._dialect.hints:
+            wanted[f"rowlock_{consumer.name}_due_at"] = _Index((), due, is_of_due_rows=True)
+        if not form.keeps_failures:
+            wanted[f"rowlock_{consumer.name}_failed"] = _Index(by_key, written["failed_condition"])
+        if form.has_broken:  # small, and shared by all consumers of the table
+            name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
+            wanted[name] = _Index(by_key, written["broken"])
+        if form.stale_after is not None:
+            since = ((str(form.running_since), False),)
+            wanted[f"rowlock_{consumer.name}_running"] = _Index(since, written["running_condition"])
+        return wanted
 
     @cached_property
     def definitions(self) -> dict[str, str]:
         """The statement that creates each index, by the index's name."""
-        if not self._dialect.create:
-            return {}
-        consumer, form, due_time = self._consumer, self._consumer.form, self._table.columns.due_time
-        written = self._sql.pieces()
-        due, parts = written["due_condition"], self._tried[0]
-        found = {consumer.index: self._definition(consumer.index, consumer.position, due, self._ahead, parts)}
-        if due_time and not self._dialect.hints:
-            name = f"rowlock_{consumer.name}_due_at"
-            found[name] = self._definition(name, (), due, self._ahead, parts)
-        failed = f"rowlock_{consumer.name}_failed"
-        if not form.keeps_failures:
-            found[failed] = self._definition(failed, ((consumer.key, False),), written["failed_condition"])
-        for name, column, named in form.indexes(consumer.name, consumer.table[-1], consumer.key):
-            found[name] = self._definition(name, ((column, False),), written[named])
-        return found
+        return {name: self._definition(name, index) for name, index in self._wanted.items()}
+
+    def _definition(self, name: str, index: _Index) -> str:
+        listed = [f"{names.quoted(column)}{DIRECTION[down]}" for column, down in index.columns]
+        where = [index.condition]
+        if index.is_of_due_rows:
+            listed += [self._due_time] if self._due_time else []
+            where += [f"(\n{part}\n)" for part in self._tried[0]]
+        note = self._dialect.note_inside.format(self._fingerprint(name))
+        return self._sql.filled(
+            f"{self._dialect.create} {names.quoted(name)} ON «table» ({', '.join(listed)}){note} "
+            f"WHERE {' AND '.join(where)}"
+        )
 
     @property
-    def _ahead(self) -> str:
+    def _due_time(self) -> str:
         """The time as the last column: a scan skips rows that are not due yet without reading them."""
         due_time = self._table.columns.due_time
         return due_time.indexed if due_time else ""
 
-    def _definition(
-        self,
-        name: str,
-        columns: Sequence[Order],
-        condition: str,
-        last: str = "",
-        parts: Sequence[str] | None = None,
-    ) -> str:
-        """`parts` are those of the user's condition that the index has; None: it is not for due rows."""
-        listed = ", ".join(
-            [
-                *(f"{names.quoted(column)}{DIRECTION[down]}" for column, down in columns),
-                *([last] if last else []),
-            ]
-        )
-        where = " AND ".join([condition, *(f"(\n{part}\n)" for part in parts or ())])
-        whole = None if parts is None else self._consumer.where
-        self._fingerprints[name] = self._fingerprint(columns, condition, last, whole)
-        inside = self._dialect.note_inside.format(self._fingerprints[name])
-        return self._sql.filled(
-            f"{self._dialect.create} {names.quoted(name)} ON «table» ({listed}){inside} WHERE {where}"
-        )
-
-    def _fingerprint(
-        self, columns: Sequence[Order], condition: str, last: str, user_condition: str | None
-    ) -> str:
+    def _fingerprint(self, name: str) -> str:
         """What an index was made for, in short; it is kept with the index."""
-        made_for = repr((tuple(columns), self._sql.filled(condition), self._sql.filled(last), user_condition))
-        return f"rowlock {hashlib.sha256(made_for.encode()).hexdigest()[:8]}"
+        index = self._wanted[name]
+        last, user_condition = (self._due_time, self._consumer.where) if index.is_of_due_rows else ("", None)
+        made_for = (index.columns, self._sql.filled(index.condition), self._sql.filled(last), user_condition)
+        return f"rowlock {hashlib.sha256(repr(made_for).encode()).hexdigest()[:8]}"
 
-    def is_outdated(self, kept: str) -> bool:
-        """Whether the index of due rows, of which the database keeps this, was made for something else."""
-        due = self._sql.pieces()["due_condition"]
-        made_for = self._fingerprint(self._consumer.position, due, self._ahead, self._consumer.where)
-        return _differs(kept, made_for)
+    def is_outdated(self, name: str, kept: str) -> bool:
+        """Whether an index, of which the database keeps this, was made for something else.
+
+        One without a fingerprint is taken as it is.
+        """
+        found = _FINGERPRINT.search(kept)
+        return found is not None and found[0] != self._fingerprint(name)
 
     @property
     def outdated(self) -> list[str]:
-        """The indexes that were made for something else; one without a fingerprint is taken as it is."""
-        kept = {name: self._table.catalogue.index(name) for name in self.definitions}
-        return [
-            name
-            for name, there in kept.items()
-            if there and _differs(there[0] or "", self._fingerprints[name])
-        ]
+        """The indexes that were made for something else."""
+        kept = {name: self._table.catalogue.index(name) for name in self._wanted}
+        return [name for name, there in kept.items() if there and self.is_outdated(name, there[0] or "")]
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -126,9 +128,8 @@ class Indexes:
             if name in gone:
                 statements.insert(0, self._drop(name))
             if self._dialect.note_after and (name in gone or self._table.catalogue.index(name) is None):
-                statements.append(
-                    self._dialect.note_after.format(self._fingerprints[name], self._place(name))
-                )
+                note = self._dialect.note_after.format(self._fingerprint(name), self._place(name))
+                statements.append(note)
         return found
 
     def create(self) -> None:
@@ -160,8 +161,3 @@ class Indexes:
 
     def _place(self, name: str) -> str:
         return ".".join(names.quoted(part) for part in (*self._consumer.table[:-1], name))
-
-
-def _differs(kept: str, fingerprint: str) -> bool:
-    found = _FINGERPRINT.search(kept)
-    return found is not None and found[0] != fingerprint

@@ -57,6 +57,6 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
-    """The text as an SQL string, for definitions of indexes, where no value can be bound."""
-    return "'" + text.replace("'", "''") + "'"
+def literal(value: str | int) -> str:
+    """The text or number as SQL, for conditions of indexes, where no value can be bound."""
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

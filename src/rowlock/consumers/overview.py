@@ -6,7 +6,7 @@ Short reads, and the operator's retry; not part of claiming or settling.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from rowlock.consumers.consumer import wake_name
 from rowlock.consumers.source import ConsumerSource
@@ -18,19 +18,6 @@ from rowlock.stores.sql.reading import Reading
 
 _RATE_MINUTES = 5
 _FIRST_TIME = 1e9  # a smaller number in the column that rows are ordered by is not a time
-
-
-class App(Protocol):
-    """What the overview needs of an app."""
-
-    @property
-    def consumers(self) -> Any:
-        """The registered consumers by name."""
-        ...
-
-    def consumer_source(self, name: str) -> ConsumerSource:
-        """A consumer with its table."""
-        ...
 
 
 def left_out(source: ConsumerSource) -> list[str]:
@@ -45,10 +32,10 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
     with source.database.read() as session:
         tx = session.using(table.statements)
         ready, ahead = tx.row("count_ready")
-        in_flight, waiting = tx.row("count_claims", consumer=consumer.name)
+        in_flight, waiting = tx.row("count_claims")
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
-        oldest = next(iter(tx.rows("oldest", consumer=consumer.name)), None)
+        oldest = next(iter(tx.rows("oldest")), None)
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
@@ -90,21 +77,21 @@ def _rate(source: ConsumerSource) -> float:
 def retry_failed(source: ConsumerSource) -> int:
     """Make the rows due again that have run out of attempts; returns their number."""
     database, form = source.database, source.consumer.form
-    table, name = source.table, source.consumer.name
+    table = source.table
     with database.write() as session:
         tx = session.using(table.statements)
         if form.keeps_failures:
-            tx.run("forget_past_failures", consumer=name)
+            tx.run("forget_past_failures")
             if form.shows_failures:
-                tx.run("clear_marks", **form.always())
-            cleared = tx.run("forget_failures", consumer=name)
+                tx.run("clear_marks")
+            cleared = tx.run("forget_failures")
         else:
-            cleared = tx.run("clear_failed", error=None, **form.always())
+            cleared = tx.run("clear_failed", error=None)
         database.wake_readers(session, wake_name(".".join(source.consumer.table)))
     return cleared
 
 
-def findings(app: App) -> list[Finding]:
+def findings(app: Any) -> list[Finding]:
     """What `rowlock doctor` says about the app's consumers."""
     return [one for name in sorted(app.consumers) for one in _findings(name, app.consumer_source(name))]
 

@@ -50,16 +50,6 @@ FROM pg_catalog.pg_class WHERE oid = to_regclass(:table)
 «state» = jsonb_set(CASE WHEN jsonb_typeof(«state») = 'object' THEN «state» ELSE CAST('{}' AS jsonb) END,
                     ARRAY['«name»'], CAST(:mark AS jsonb))
 
--- The user's words as the column's own type: text, or an enumeration.
--- fragment: now_running
-CAST(:running_word AS «status_type»)
-
--- fragment: now_due
-CAST(:due_word AS «status_type»)
-
--- fragment: now_word
-CAST(:word AS «status_type»)
-
 -- What a column of an enumeration may hold, for people.
 -- name: labels
 SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
@@ -81,7 +71,7 @@ WITH picked AS MATERIALIZED (
     ORDER BY {ordering} LIMIT :count {lock_row}),
 c AS (
     INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-    SELECT :consumer, row_key, :worker, {now}, {now} FROM picked
+    SELECT «consumer», row_key, :worker, {now}, {now} FROM picked
     ON CONFLICT (consumer, row_key) DO NOTHING
     RETURNING claim, row_key, failures, isolate, claimed_at)
 {claim_with_row} FROM c JOIN «table» ON «t».«key» = {claim_key}

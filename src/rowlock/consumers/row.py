@@ -53,6 +53,19 @@ class Row:
         return f"Row({', '.join(f'{name}={value!r}' for name, value in self)})"
 
 
+def own_budget(value: Any) -> int | None:
+    """A row's own max_attempts; None if its column holds no number."""
+    try:
+        return None if value is None else max(1, int(value))
+    except (TypeError, ValueError, OverflowError):  # SQLite's columns hold anything
+        return None
+
+
+def key_text(key: Any) -> str:
+    """A row's key as text for logs and messages."""
+    return key.hex() if isinstance(key, (bytes, bytearray, memoryview)) else str(key)
+
+
 def to_text(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """The rows as JSON."""
     return _encode([list(names), [[_plain(value) for value in row] for row in rows]]).decode()
@@ -66,44 +79,37 @@ def from_text(text: str) -> list[Row]:
 
 # -- values that JSON lacks: [kind, text] ----------------------------------------------------------
 
-_RESTORE: dict[str, Callable[[Any], Any]] = {
-    "json": lambda value: value,
-    "text": str,
-    "int": int,
-    "float": float,
-    "decimal": Decimal,
-    "uuid": uuid.UUID,
-    "bytes": base64.b64decode,
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timedelta": lambda seconds: timedelta(seconds=seconds),
+# Of each kind: the types, how a value is written, and how it is read again. The first that fits counts.
+_KINDS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "json": ((dict, list, tuple), lambda value: value, lambda value: value),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # before date: it is one, too
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "timedelta": (timedelta, timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
+    "decimal": (Decimal, str, Decimal),
+    "uuid": (uuid.UUID, str, uuid.UUID),
+    "bytes": (
+        (bytes, bytearray, memoryview),
+        lambda value: base64.b64encode(value).decode(),
+        base64.b64decode,
+    ),
+    "int": (int, str, int),
+    "float": (float, repr, float),
+    "text": (object, str, str),
 }
-_KINDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], list[Any]]], ...] = (
-    ((dict, list, tuple), lambda value: ["json", value]),
-    (datetime, lambda value: ["datetime", value.isoformat()]),  # before date: it is one, too
-    (date, lambda value: ["date", value.isoformat()]),
-    (time, lambda value: ["time", value.isoformat()]),
-    (timedelta, lambda value: ["timedelta", value.total_seconds()]),
-    (Decimal, lambda value: ["decimal", str(value)]),
-    (uuid.UUID, lambda value: ["uuid", str(value)]),
-    ((bytes, bytearray, memoryview), lambda value: ["bytes", base64.b64encode(bytes(value)).decode()]),
-)
 
 
 def _plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value
-    if kind is int:
-        return value if -(2**63) <= value < 2**63 else ["int", str(value)]
-    if kind is float:
-        return value if math.isfinite(value) else ["float", repr(value)]
-    for kinds, written in _KINDS:
-        if isinstance(value, kinds):
-            return written(value)
-    return ["text", str(value)]
+    if (kind is int and -(2**63) <= value < 2**63) or (kind is float and math.isfinite(value)):
+        return value
+    name, write = next(
+        (name, write) for name, (types, write, _) in _KINDS.items() if isinstance(value, types)
+    )
+    return [name, write(value)]
 
 
 def _restored(value: Any) -> Any:
-    return _RESTORE[value[0]](value[1]) if type(value) is list else value
+    return _KINDS[value[0]][2](value[1]) if type(value) is list else value

@@ -9,13 +9,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from rowlock.codec import json_text
 from rowlock.consumers.batches import Member, taken_apart
-from rowlock.consumers.claiming import key_text, own_budget
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import reason
+from rowlock.consumers.row import key_text, own_budget
 from rowlock.consumers.table import Table
 from rowlock.job import Ending, Outcome
 from rowlock.stores.sql.finishing import pause
@@ -49,40 +47,32 @@ class RowSettling:
     def _settle(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
         passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
-        lost = self._end(tx, worker, lasting) if lasting else []
-        return [*lost, *self._give_back(tx, worker, passing)] if passing else lost
+        return [*self._end(tx, worker, lasting), *self._give_back(tx, worker, passing)]
 
     def parts(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         """The outcomes of the rows of each batch; an outcome of a single row stays as it is."""
         members: dict[int, list[Member]] = {}
-        keys: dict[int, str] = {}
         ids = json_text([outcome.claim for outcome in outcomes if not outcome.single])
         for batch, claim, failures, key, budget in tx.rows("members", ids=ids, worker=worker):
-            members.setdefault(batch, []).append((claim, failures, own_budget(budget)))
-            keys[claim] = key_text(key)
+            member = Member(claim, failures, key_text(key), own_budget(budget))
+            members.setdefault(batch, []).append(member)
+        retry = self._consumer.retry
         return [
-            [one]
-            if one.single
-            else [
-                msgspec.structs.replace(each, single=True, row=keys[each.claim])
-                for each in taken_apart(one, members.get(one.claim, []), self._consumer.retry)
-            ]
-            for one in outcomes
+            [one] if one.single else taken_apart(one, members.get(one.claim, []), retry) for one in outcomes
         ]
 
     def _end(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
-        ids = json_text([outcome.claim for outcome in outcomes])
+        if not outcomes:
+            return []
+        form, ids = self._consumer.form, json_text([outcome.claim for outcome in outcomes])
         ended = {
             claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
         }
-        kept = [outcome for outcome in outcomes if outcome.claim in ended]
-        form = self._consumer.form
-        shown = [(ended[one.claim][0], form.mark(one, ended[one.claim][1])) for one in kept]
+        kept = [(one, *ended[one.claim]) for one in outcomes if one.claim in ended]
+        marks = [(key, form.mark(one, failures)) for one, key, failures in kept]
         if form.keeps_failures:
-            marked = [values.get("mark") if values else None for _, values in shown]
-            self._keep_failures(tx, [(one, *ended[one.claim]) for one in kept], marked)
-        marks = [(key, values) for key, values in shown if values is not None]
-        for key in self._mark(tx, marks):
+            self._keep_failures(tx, kept, [values.get("mark") if values else None for _, values in marks])
+        for key in self._mark(tx, [(key, values) for key, values in marks if values is not None]):
             self.unmarked.append(key)
             log.warning(
                 "consumer %s: row %s was deleted while it was worked on, or somebody else has changed its "
@@ -96,32 +86,18 @@ class RowSettling:
         self, tx: Session, outcomes: list[tuple[Outcome, Any, int]], marks: list[str | None]
     ) -> None:
         """Record in rowlock's own table which rows have failed: they are due again only after `retry`."""
+        if self._consumer.form.shows_failures:  # the row was reset by its user: forget the failure
+            done = [{"row_key": key} for one, key, _ in outcomes if one.ending is Ending.COMPLETED]
+            tx.each("forget_failure", done)
         failed = [
-            {
-                "consumer": self._consumer.name,
-                "row_key": key,
-                "failures": failures + one.charge,
-                "error": reason(one.error),
-                "mark": mark,
-            }
+            {"row_key": key, "failures": failures + one.charge, "error": reason(one.error), "mark": mark}
             for (one, key, failures), mark in zip(outcomes, marks, strict=True)
             if one.ending is not Ending.COMPLETED
         ]
-        if self._consumer.form.shows_failures:  # the row was reset by its user: forget the failure
-            tx.each(
-                "forget_failure",
-                [
-                    {"consumer": self._consumer.name, "row_key": key}
-                    for one, key, _ in outcomes
-                    if one.ending is Ending.COMPLETED
-                ],
-            )
-        if failed:
-            tx.each("keep_failure", failed)
+        tx.each("keep_failure", failed)
 
     def _mark(self, tx: Session, marks: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
         """Write the outcomes into the rows; returns the keys of rows that could not be marked."""
-        always = self._consumer.form.always()
         missing: list[Any] = []
         single = marks
         if "mark_all" in self._statements:  # most rows get the same values: one round trip for all of these
@@ -132,47 +108,45 @@ class RowSettling:
             for group in alike.values():
                 if len(group) > 1:
                     keys = [key for key, _ in group]
-                    there = {
-                        row[0] for row in tx.rows("mark_all", ids=json_text(keys), **always, **group[0][1])
-                    }
+                    there = {row[0] for row in tx.rows("mark_all", ids=json_text(keys), **group[0][1])}
                     missing += [key for key in keys if key not in there]
-        given = [{"row_key": key, **always, **values} for key, values in single]
+        given = [{"row_key": key, **values} for key, values in single]
         counts = tx.count_each("mark", given)
         return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
     def _give_back(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
         """Retries keep their claims until they are due; a claim that never ran is deleted."""
-        form = self._consumer.form
-        if form.holds:
-            ids = json_text([outcome.claim for outcome in outcomes])
+        if outcomes and self._consumer.form.holds:
             if "lock_rows" in self._statements:
-                tx.rows("lock_rows", ids=ids, worker=worker)
+                tx.rows("lock_rows", ids=json_text([one.claim for one in outcomes]), worker=worker)
             for charge in sorted({outcome.charge for outcome in outcomes}):
                 alike = json_text([outcome.claim for outcome in outcomes if outcome.charge == charge])
-                tx.run("give_rows_back", ids=alike, worker=worker, charge=charge, **form.always())
+                tx.run("give_rows_back", ids=alike, worker=worker, charge=charge)
+        given = {
+            one.claim: {
+                "claim_number": one.claim,
+                "worker": worker,
+                "delay": one.delay or 0.0,
+                "charge": one.charge,
+                "event": str(one.ending),
+                "isolate": one.isolate,
+                "error": one.error,
+                "error_kind": one.error_kind,
+            }
+            for one in outcomes
+        }
         forgettable = [
-            one for one in outcomes if one.ending is Ending.RELEASED and one.delay is None and not one.isolate
+            given[one.claim]
+            for one in outcomes
+            if one.ending is Ending.RELEASED and one.delay is None and not one.isolate
         ]
-        counts = tx.count_each(
-            "forget_claim", [{"claim_number": one.claim, "worker": worker} for one in forgettable]
-        )
-        gone = {one.claim for one, changed in zip(forgettable, counts, strict=True) if changed}
-        others = [one for one in outcomes if one.claim not in gone]
-        counts = tx.count_each(
-            "return_claim",
-            [
-                {
-                    "claim_number": one.claim,
-                    "worker": worker,
-                    "delay": one.delay or 0.0,
-                    "charge": one.charge,
-                    "event": str(one.ending),
-                    "isolate": one.isolate,
-                    "error": one.error,
-                    "error_kind": one.error_kind,
-                }
-                for one in others
-            ],
-        )
-        pause(tx, [one for one, changed in zip(others, counts, strict=True) if changed], self._consumer.queue)
-        return [one for one, changed in zip(others, counts, strict=True) if not changed]
+        gone = _changed(tx, "forget_claim", forgettable)
+        back = _changed(tx, "return_claim", [given[claim] for claim in given if claim not in gone])
+        pause(tx, [one for one in outcomes if one.claim in back], self._consumer.queue)
+        return [one for one in outcomes if one.claim not in gone | back]
+
+
+def _changed(tx: Session, statement: str, given: list[dict[str, Any]]) -> set[int]:
+    """Run the statement for each of these claims; returns those that it has changed."""
+    counts = tx.count_each(statement, given)
+    return {one["claim_number"] for one, changed in zip(given, counts, strict=True) if changed}

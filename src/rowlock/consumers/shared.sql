@@ -5,38 +5,13 @@
 -- fragment: key_as_claimed
 CAST(«t».«key» AS text)
 
--- fragment: claim_key
-CAST(c.row_key AS «key_type»)
-
--- fragment: claimed_key
-CAST(rowlock_consumer_claims.row_key AS «key_type»)
-
--- fragment: its_key
-CAST(its_row_key AS «key_type»)
-
--- fragment: given_key
-CAST(:row_key AS «key_type»)
-
 -- fragment: held_keys
-SELECT CAST(row_key AS «key_type»)
-
--- fragment: order_as_text
-CAST(«t».«order» AS text)
+SELECT {held_key}
 
 -- What a database may have to add: a lock on the rows that are taken, and how they are to be looked for.
 -- fragment: lock_row
 
 -- fragment: walk_indexes
-
--- The user's words are bound as they are.
--- fragment: now_running
-:running_word
-
--- fragment: now_due
-:due_word
-
--- fragment: now_word
-:word
 
 -- A word as it will be in the column, as text: a cast that is written out cuts what is too long.
 -- name: try_word
@@ -46,7 +21,7 @@ SELECT CAST(CAST(:word AS «status_type») AS text)
 -- EXISTS: PostgreSQL would make a join of that, and compare each row with all claims.
 -- fragment: unclaimed
 (SELECT c.claim FROM rowlock_consumer_claims c
- WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
+ WHERE c.consumer = «consumer» AND c.row_key = {key_as_claimed} LIMIT 1) IS NULL
 
 -- fragment: free
 {ready} AND {not_given_up} AND {unclaimed}
@@ -69,7 +44,7 @@ JOIN «table» ON «t».«key» = {its_key}
 -- fragment: returned
 SELECT its_claim FROM (
     SELECT claim AS its_claim, row_key AS its_row_key, run_at AS its_run_at FROM rowlock_consumer_claims
-    WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND isolate BETWEEN :isolate_least AND :isolate_most) waiting
+    WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now} AND isolate BETWEEN :isolate_least AND :isolate_most) waiting
 JOIN «table» ON «t».«key» = {its_key}
 WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
 
@@ -85,7 +60,7 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 -- {beyond} is empty, or where the last scan ended.
 -- fragment: take_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT :consumer, {key_as_claimed}, :worker, {now}, {now} FROM «table» {by_index}
+SELECT «consumer», {key_as_claimed}, :worker, {now}, {now} FROM «table» {by_index}
 WHERE {beyond}{free} ORDER BY {ordering} LIMIT :count
 RETURNING claim
 
@@ -104,10 +79,10 @@ SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {row_max_attempt
 
 -- name: consumer_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = :queue AND paused_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = «queue» AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
-               WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now}),
-       (SELECT strategy FROM rowlock_queues WHERE name = :queue){walk_indexes}
+               WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now}),
+       (SELECT strategy FROM rowlock_queues WHERE name = «queue»){walk_indexes}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
@@ -140,7 +115,7 @@ WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE (claim = :claim
 -- name: reset_stale
 UPDATE «table» SET {row_given_back} WHERE {markable} AND {stale} AND (
     SELECT c.claim FROM rowlock_consumer_claims c
-    WHERE c.consumer = :consumer AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
+    WHERE c.consumer = «consumer» AND c.row_key = {key_as_claimed} AND c.claimed_by IS NOT NULL LIMIT 1) IS NULL
 
 -- Fails rows that were not begun in time; a row with a claim was begun, and waits to be tried again.
 -- name: fail_too_old
@@ -178,14 +153,14 @@ SELECT coalesce(batch_id, claim), claim, failures, row_key, {held_budget} FROM r
 WHERE {in_these} AND claimed_by = :worker ORDER BY claim
 
 -- name: held_batches
-SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker
+SELECT DISTINCT coalesce(batch_id, claim) FROM rowlock_consumer_claims WHERE consumer = «consumer» AND claimed_by = :worker
 
 -- name: rows_of
 SELECT claim, row_key FROM rowlock_consumer_claims WHERE claim IN ({ids})
 
 -- name: held_rows
 SELECT claim, row_key, failures, started_at, deaths, error_kind, error, {held_budget} FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim
+WHERE consumer = «consumer» AND claimed_by = :worker ORDER BY claim
 
 -- The outcome of a claim cannot be written: what the database said is kept here, once. Without a charge it was never begun.
 -- name: note_refused_row
@@ -198,35 +173,35 @@ WHERE claim = :claim_number AND claimed_by = :worker AND coalesce(error_kind, ''
 -- name: dead_holders_of_rows
 SELECT c.claimed_by, min(w.ended), min(w.beat_at), min(w.lease) FROM rowlock_consumer_claims c
 LEFT JOIN rowlock_workers w ON w.id = c.claimed_by
-WHERE c.consumer = :consumer AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
+WHERE c.consumer = «consumer» AND c.claimed_by IS NOT NULL AND (w.id IS NULL OR w.dead_at IS NOT NULL)
   AND (:include_refused = 1 OR coalesce(c.error_kind, '') <> 'refused')
 GROUP BY c.claimed_by
 
 -- Without claims that the database refuses to change: those stay as they are.
 -- name: in_flight
 SELECT 1 FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by IS NOT NULL AND coalesce(error_kind, '') <> 'refused' LIMIT 1
+WHERE consumer = «consumer» AND claimed_by IS NOT NULL AND coalesce(error_kind, '') <> 'refused' LIMIT 1
 
 -- The clock, the seconds until a worker's lease runs out, and the moments at which something is due.
 -- name: next_row_needed
 SELECT {now}, ({next_silent}),
-       (SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by IS NULL AND run_at > {now}),
+       (SELECT min(run_at) FROM rowlock_consumer_claims WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at > {now}),
        (SELECT min(paused_until) FROM rowlock_queues)
 
 -- name: row_alone_waiting
 SELECT 1 FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by IS NULL AND run_at <= {now} AND isolate > 0 LIMIT 1
+WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now} AND isolate > 0 LIMIT 1
 
 -- fragment: waiting_claims
 SELECT its_claim FROM (
     SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
-    WHERE consumer = :consumer AND claimed_by IS NULL) waiting
+    WHERE consumer = «consumer» AND claimed_by IS NULL) waiting
 JOIN «table» ON «t».«key» = {its_key}
 
 -- Claims that wait for a row which is done, gone or not chosen any more.
 -- name: forget_the_idle
 DELETE FROM rowlock_consumer_claims
-WHERE consumer = :consumer AND claimed_by IS NULL AND claim NOT IN ({waiting_claims} WHERE {chosen})
+WHERE consumer = «consumer» AND claimed_by IS NULL AND claim NOT IN ({waiting_claims} WHERE {chosen})
 
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
@@ -261,7 +236,7 @@ SELECT CAST(«due_at» AS text) FROM (SELECT «due_at» FROM «table» LIMIT 100
 
 -- name: count_claims
 SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
-FROM rowlock_consumer_claims WHERE consumer = :consumer
+FROM rowlock_consumer_claims WHERE consumer = «consumer»
 
 -- name: count_failed_rows
 SELECT count(*) FROM {failed_rows} WHERE {row_failed}
@@ -293,23 +268,23 @@ UPDATE «table» SET {row_cleared} WHERE {row_failed}
 
 -- name: keep_failure
 INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error, mark)
-VALUES (:consumer, :row_key, {now}, :failures, :error, {kept_mark})
+VALUES («consumer», :row_key, {now}, :failures, :error, {kept_mark})
 ON CONFLICT (consumer, row_key) DO UPDATE
 SET failed_at = excluded.failed_at, failures = excluded.failures, error = excluded.error, mark = excluded.mark
 
 -- name: forget_failure
-DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer AND row_key = :row_key
+DELETE FROM rowlock_consumer_failures WHERE consumer = «consumer» AND row_key = :row_key
 
 -- name: clear_marks
 UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
 
 -- name: forget_failures
-DELETE FROM rowlock_consumer_failures WHERE consumer = :consumer
+DELETE FROM rowlock_consumer_failures WHERE consumer = «consumer»
 
 -- Deletes the failures of rows that are done or gone by now.
 -- name: forget_past_failures
 DELETE FROM rowlock_consumer_failures
-WHERE consumer = :consumer AND row_key NOT IN (SELECT its_row_key FROM {failed_rows} WHERE {row_failed})
+WHERE consumer = «consumer» AND row_key NOT IN (SELECT its_row_key FROM {failed_rows} WHERE {row_failed})
 
 -- fragment: in_these
 (claim IN ({ids}) OR batch_id IN ({ids}))
@@ -327,7 +302,7 @@ UPDATE «table» SET {row_handed_over} WHERE {held_in_these}
 -- Moves claims that were handed over to the worker that begins them.
 -- name: start_rows
 UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
-WHERE consumer = :consumer AND {in_these} AND claimed_by IS NOT NULL AND started_at IS NULL
+WHERE consumer = «consumer» AND {in_these} AND claimed_by IS NOT NULL AND started_at IS NULL
 RETURNING claim
 
 -- name: show_started
@@ -337,15 +312,15 @@ UPDATE «table» SET {row_started} WHERE {held_in_these}
 -- name: overdue_claims
 SELECT its_claim, its_row_key, its_holder FROM (
     SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
-    WHERE consumer = :consumer AND claimed_by IS NOT NULL AND (started_at IS NULL OR NOT EXISTS (
+    WHERE consumer = «consumer» AND claimed_by IS NOT NULL AND (started_at IS NULL OR NOT EXISTS (
         SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL))) held
-JOIN «table» ON «t».«key» = {its_key} WHERE {overdue} LIMIT :count
+JOIN «table» ON «t».«key» = {its_key} WHERE {overdue}
 
 -- Of rows that were not begun in time: claims that were handed over.
 -- name: late_claims
 SELECT its_claim, its_row_key, its_holder FROM (
     SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
-    WHERE consumer = :consumer AND claimed_by IS NOT NULL AND started_at IS NULL AND failures = 0 AND deaths = 0) held
+    WHERE consumer = «consumer» AND claimed_by IS NOT NULL AND started_at IS NULL AND failures = 0 AND deaths = 0) held
 JOIN «table» ON «t».«key» = {its_key} WHERE {too_old}
 
 -- Claims that wait to be tried again.
@@ -356,9 +331,6 @@ RETURNING claim
 
 -- name: take_overdue
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at)
-SELECT :consumer, {key_as_claimed}, :worker, {now} FROM «table» WHERE {free} AND {overdue} LIMIT :count {lock_row}
+SELECT «consumer», {key_as_claimed}, :worker, {now} FROM «table» WHERE {free} AND {overdue} LIMIT :count {lock_row}
 ON CONFLICT (consumer, row_key) DO NOTHING
 RETURNING claim
-
--- name: held_keys_of
-SELECT claim, row_key FROM rowlock_consumer_claims WHERE consumer = :consumer AND claimed_by = :worker ORDER BY claim

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rowlock.codec import json_text
-from rowlock.consumers.claiming import RowClaiming, key_text, own_budget
+from rowlock.consumers.claiming import RowClaiming
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms.base import ages
+from rowlock.consumers.row import key_text, own_budget
 from rowlock.consumers.settling import RowSettling
 from rowlock.consumers.table import Table
 from rowlock.consumers.upkeep import TableUpkeep
@@ -93,7 +93,7 @@ class ConsumerSource:
         condition or an age comes true because time has passed.
         """
         consumer = self.consumer
-        by_time = consumer.where is not None or consumer.when is not None or ages(consumer.form)
+        by_time = consumer.where is not None or consumer.when is not None or consumer.form.ages
         return self.database.sees_every_commit and not by_time
 
     def on(self, session: Session, style: str | None = None) -> Session:
@@ -130,9 +130,8 @@ class ConsumerSource:
         return found
 
     def _anything_due(self, db: Session) -> bool:
-        limits = {"isolate_least": 0, "isolate_most": LONGEST_ISOLATION}
-        returned = db.rows("look_returned", consumer=self.consumer.name, count=1, **limits)
-        return bool(returned) or db.row("look_free", consumer=self.consumer.name) is not None
+        returned = db.row("look_returned", count=1, isolate_least=0, isolate_most=LONGEST_ISOLATION)
+        return (returned or db.row("look_free")) is not None
 
     def exchange_fused(
         self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
@@ -144,8 +143,10 @@ class ConsumerSource:
         if request.starts:
             return self._start(tx, worker, request.starts)
         claims = self.claiming.take(tx, worker, request)
-        if request.hand_over:
-            self.claiming.hand_over(tx, worker, claims)
+        return self._handed_over(tx, worker, claims) if request.hand_over else claims
+
+    def _handed_over(self, tx: Session, worker: str, claims: list[Claim]) -> list[Claim]:
+        self.claiming.hand_over(tx, worker, [claim.claim for claim in claims])
         return claims
 
     def _start(self, tx: Session, worker: str, starts: Sequence[ClaimKey]) -> list[Claim]:
@@ -165,19 +166,19 @@ class ConsumerSource:
         taken: list[int] = []
         refused: list[tuple[Outcome, DataRefused]] = []
         with self.database.write(now) as tx:
-            picked, retried = self.claiming.pick(self.on(tx), worker, request)
-        for claim in picked:
+            retried, fresh = self.claiming.pick(self.on(tx), worker, request)
+        for claim in (*retried, *(row[0] for row in fresh)):
             try:
                 with self.database.write(now) as tx:
-                    if self.claiming.show(self.on(tx), worker, claim):
+                    if self.claiming.show(self.on(tx), worker, [claim]):
                         taken.append(claim)
+                    else:  # the row is not due any more
+                        self.on(tx).run("end_claims", ids=json_text([claim]), worker=worker)
             except DataRefused as error:
                 refused.append((Outcome(id=claim, claim=claim, ending=Ending.RELEASED), error))
         with self.database.write(now) as tx:
             claims = self.claiming.claims_of(self.on(tx), worker, taken, retried)
-            if request.hand_over:
-                self.claiming.hand_over(self.on(tx), worker, claims)
-        return claims, refused
+            return self._handed_over(self.on(tx), worker, claims) if request.hand_over else claims, refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []
@@ -208,24 +209,23 @@ class ConsumerSource:
     def report(self, tx: Session, reports: Sequence[Report]) -> None:
         """Write progress; log lines go to the worker's log, because rowlock stores none for a row."""
         if reports:
-            self._report(self.on(tx), reports)
+            _log_lines(self._said(self.on(tx), reports))
+            self._show_progress(self.on(tx), reports)
 
-    def _report(self, tx: Session, reports: Sequence[Report]) -> None:
-        _log_lines(self._said(tx, reports))
+    def _show_progress(self, tx: Session, reports: Sequence[Report]) -> None:
+        form = self.consumer.form
         values = [
-            {"claim_number": report.claim, **msgspec.structs.asdict(report.progress)}
+            {
+                "claim_number": report.claim,
+                **msgspec.structs.asdict(report.progress),
+                **form.progress(report.progress.done, report.progress.total),
+            }
             for report in reports
             if report.progress is not None
         ]
-        if values:
-            tx.each("report_row", values)
-            if self.consumer.form.holds:
-                form = self.consumer.form
-                shown = [(one["claim_number"], form.progress(one["done"], one["total"])) for one in values]
-                tx.each(
-                    "progress_of_row",
-                    [{"claim_number": claim, **how_far, **form.always()} for claim, how_far in shown],
-                )
+        tx.each("report_row", values)
+        if form.holds:
+            tx.each("progress_of_row", values)
 
     def _said(self, tx: Session, reports: Sequence[Report]) -> list[tuple[str, LogLine]]:
         """The log lines of runs, each with its row's title, which cannot be read after its claim ends."""
@@ -263,28 +263,27 @@ class ConsumerSource:
     def confirm_on(self, tx: Session, style: str, claim: Claim, report: Report | None) -> bool:
         """Write the run's progress and hold its claims until the task commits."""
         tx, worker = self.on(tx, style), claim.claimed_by
-        said: list[tuple[str, LogLine]] = []
-        if report is not None:
-            said = self._said(tx, [report])
-            if "lock_rows" in self.table.statements:  # every transaction locks rows before claims
-                members = tx.rows("members", ids=json_text([claim.claim]), worker=worker)
-                tx.rows("lock_rows", ids=json_text([one[1] for one in members]), worker=worker)
-            self._report(tx, [msgspec.structs.replace(report, lines=())])
+        reports = [] if report is None else [report]
+        lines = self._said(tx, reports)
+        if reports and "lock_rows" in self.table.statements:  # every transaction locks rows before claims
+            members = tx.rows("members", ids=json_text([claim.claim]), worker=worker)
+            tx.rows("lock_rows", ids=json_text([one[1] for one in members]), worker=worker)
+        self._show_progress(tx, reports)
         # A worker is declared dead before its rows are taken back, perhaps one by one: so both are checked.
         held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
         if not held or tx.row("worker_lives", worker=worker) is None:
             return False
-        _log_lines(said)
+        _log_lines(lines)
         return True
 
     # -- claims of living and dead workers ----------------------------------------------------------
 
     def held(self, db: Session, worker: str) -> list[tuple[int, int, bool]]:
-        rows = self.on(db).rows("held_batches", consumer=self.consumer.name, worker=worker)
+        rows = self.on(db).rows("held_batches", worker=worker)
         return [(batch, batch, False) for (batch,) in rows]
 
     def left_by(self, db: Session, worker: str) -> list[HeldClaim]:
-        rows = self.on(db).rows("held_rows", consumer=self.consumer.name, worker=worker)
+        rows = self.on(db).rows("held_rows", worker=worker)
         return [
             HeldClaim(
                 Outcome(
@@ -310,9 +309,7 @@ class ConsumerSource:
         ]
 
     def dead_holders(self, db: Session, include_refused: bool) -> list[DeadHolder]:
-        rows = self.on(db).rows(
-            "dead_holders_of_rows", consumer=self.consumer.name, include_refused=int(include_refused)
-        )
+        rows = self.on(db).rows("dead_holders_of_rows", include_refused=int(include_refused))
         return [DeadHolder(*row) for row in rows]
 
     # -- for front ends and the janitor ------------------------------------------------------------
@@ -337,9 +334,9 @@ class ConsumerSource:
         """True if no row is in flight, and none is due (or the consumer is paused)."""
         with self.database.read(now) as db:
             tx = self.on(db)
-            if tx.row("in_flight", consumer=self.consumer.name) is not None:
+            if tx.row("in_flight") is not None:
                 return False
-            return self._switched_off or self.claiming.is_paused(tx) or not self._anything_due(tx)
+            return self._switched_off or self.claiming.facts(tx)[0] or not self._anything_due(tx)
 
 
 def _log_lines(said: list[tuple[str, LogLine]]) -> None:

@@ -4,21 +4,6 @@
 -- fragment: key_as_claimed
 +«t».«key»
 
--- fragment: claim_key
-c.row_key
-
--- fragment: claimed_key
-rowlock_consumer_claims.row_key
-
--- fragment: its_key
-its_row_key
-
--- fragment: given_key
-:row_key
-
--- fragment: order_as_text
-«t».«order»
-
 -- json_type and json_extract raise on text that is no JSON; in a condition, AND does not come to them then.
 -- fragment: is_object
 json_valid(«state») AND (json_type(«state») = 'object' OR json_type(«state») = 'null')
@@ -68,9 +53,6 @@ INSERT INTO rowlock_words VALUES (:word, :word) RETURNING word
 -- name: count_values
 SELECT count(*) FROM (
     SELECT «status» FROM «table» WHERE false UNION SELECT word FROM rowlock_words WHERE given IN (:word, :other_word))
-
--- fragment: held_keys
-SELECT row_key
 
 -- name: draw_claim
 UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'

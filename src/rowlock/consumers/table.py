@@ -50,14 +50,14 @@ class Table:
     def plan(self) -> str:
         """How the database finds the next row, in its own words."""
         with self.database.read() as db:
-            rows = db.using(self.statements).rows("explain", consumer=self.consumer.name)
+            rows = db.using(self.statements).rows("explain")
         return "; ".join(str(row[-1]).strip() for row in rows)
 
     def look_for_index(self) -> None:
         """Use the index if it exists and fits the consumer's condition and order."""
         there = self.catalogue.index(self.consumer.index)
         kept = "" if there is None else str(there[0] or "")
-        self.index_is_outdated = self.indexes.is_outdated(kept)
+        self.index_is_outdated = self.indexes.is_outdated(self.consumer.index, kept)
         self.has_index = there is not None and not self.index_is_outdated
         condition = kept.partition(" WHERE ")[2]
         # An older rowlock may have created it without a check: SQLite then refuses every insert.
@@ -66,7 +66,7 @@ class Table:
             self.statements = self._written(None)
             try:
                 with self.database.read() as db:
-                    db.using(self.statements).rows("look_free", consumer=self.consumer.name)
+                    db.using(self.statements).rows("look_free")
             except TRANSIENT:
                 raise
             except StoreError:  # the index was created for another condition or order

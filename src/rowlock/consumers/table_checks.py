@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rowlock.consumers.catalogue import Described
 from rowlock.consumers.columns import Columns
@@ -12,6 +12,7 @@ from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.base import Word
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import Ending, Outcome
+from rowlock.stores.sql.session import Session
 
 if TYPE_CHECKING:
     from rowlock.consumers.table import Table
@@ -55,9 +56,9 @@ class Rehearsal:
     def run(self) -> None:
         """Raise if the user's condition, words or times do not work."""
         consumer = self._consumer
+        if consumer.form.words:
+            self._try_words(consumer.form.column, consumer.form.words)
         what = str(consumer.form)
-        if words := consumer.form.distinct_words():
-            self._try_words(consumer.form.column, words)
         try:
             with self._database.read() as db:
                 tx = db.using(self._statements)
@@ -66,9 +67,7 @@ class Rehearsal:
                 tx.rows("try_where")
                 tx.rows("try_condition")
                 what = str(consumer.form)
-                for name, values in self._writes().items():
-                    plan = {name: self._table.columns.dialect.explain + self._statements[name]}
-                    db.using(plan).rows(name, **values)
+                self._explain_writes(db)
         except TRANSIENT:  # a lost connection or a lock says nothing about the consumer
             raise
         except StoreError as error:
@@ -86,17 +85,17 @@ class Rehearsal:
                     "is no time; it must be Unix seconds, or text such as '2026-05-01 10:00:00' (UTC)"
                 )
 
-    def _writes(self) -> dict[str, dict[str, Any]]:
-        """The statements that change the user's rows, with values for EXPLAIN: none of them is run."""
-        form, nobody = self._consumer.form, {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0}
+    def _explain_writes(self, db: Session) -> None:
+        """Let the database explain the statements that change the user's rows, which runs none of them."""
+        form = self._consumer.form
+        writes = ["mark"]
+        writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
+        writes += ["clear_failed"] if form.shows_failures else []
         done = form.mark(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
-        found: dict[str, dict[str, Any]] = {"mark": {"row_key": None, **done}}
-        if form.holds:
-            shown = form.progress(1.0, 2.0)
-            found |= {"take_rows": nobody, "give_rows_back": nobody, "progress_of_row": {**nobody, **shown}}
-        if form.shows_failures:
-            found["clear_failed"] = {"error": None}
-        return {name: {**form.always(), **values} for name, values in found.items()}
+        nobody = {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0, "row_key": None, "error": None}
+        for name in writes:
+            plan = {name: self._table.columns.dialect.explain + self._statements[name]}
+            db.using(plan).rows(name, **{**nobody, **form.progress(1.0, 2.0), **done})
 
     def _try_words(self, column: str, words: Mapping[str, Word]) -> None:
         """Raise if two words are the same value in the column; only the database knows its type."""
@@ -108,16 +107,17 @@ class Rehearsal:
                 tx = db.using(self._statements)
                 if "make_words" in self._statements:
                     tx.run("make_words")
-                for said, word in words.items():
+                for name, word in words.items():
+                    said = f"{name}={word!r}"
                     ((kept,),) = tx.rows("try_word", word=word)
                     if self._table.columns.dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
                         raise ConfigurationError(
                             f"{self._who}: Status({said}) does not fit into {place}: it would be cut to "
                             f"{kept!r}"
                         )
-                for (one, first), (other, second) in combinations(words.items(), 2):
-                    said = f"{one} and {other}"
-                    if tx.row("count_values", word=first, other_word=second)[0] == 1:
+                for (name, word), (other, other_word) in combinations(words.items(), 2):
+                    said = f"{name}={word!r} and {other}={other_word!r}"
+                    if tx.row("count_values", word=word, other_word=other_word)[0] == 1:
                         raise ConfigurationError(
                             f"{self._who}: Status({said}): these are one value in {place}; choose words that "
                             "differ there"
@@ -135,8 +135,7 @@ class Rehearsal:
         """The labels of an enumeration's column; None if its type is no enumeration."""
         if "labels" not in self._statements:
             return None
+        place = {"table": self._table.catalogue.table, "name": column}
         with self._database.read() as db:
-            labels = db.using(self._statements).row("labels", table=self._table.catalogue.table, name=column)[
-                0
-            ]
+            ((labels,),) = db.using(self._statements).rows("labels", **place)
         return None if labels is None else str(labels)

@@ -11,12 +11,20 @@ from rowlock.consumers import names
 from rowlock.consumers.column_times import NOT_A_TIME
 from rowlock.consumers.columns import Columns
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import base as forms
+from rowlock.consumers.forms.base import PIECES
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.statements import Statements
 
 _PACKAGE = "rowlock.consumers"
 _MARK = re.compile(r"«(\w+)»")
+# Keys in rowlock's own tables, which are text there, as values of the user's column.
+_KEYS = {
+    "claim_key": "c.row_key",
+    "claimed_key": "rowlock_consumer_claims.row_key",
+    "its_key": "its_row_key",
+    "held_key": "row_key",
+    "given_key": ":row_key",
+}
 DIRECTION = {False: "", True: " DESC"}
 
 
@@ -33,22 +41,28 @@ class TableSql:
     def written(self, style: str | None, by_index: bool) -> Statements:
         """All statements: for the store's own connections, or for a user's connection of this style."""
         written = self.pieces(style, by_index)
-        for name, ordering, backwards in (("", "«ordering»", False), ("_backwards", "«backwards»", True)):
+        for name, backwards in (("", False), ("_backwards", True)):
             for beyond, where in (("", ""), ("_beyond", f"{self._beyond(backwards)} AND ")):
-                words = {"ordering": ordering, "beyond": where}
+                words = {"ordering": self._ordering(backwards), "beyond": where}
                 written[f"take_free{beyond}{name}"] = written.write("{take_free}", words)
         percent = self._dialect.percent if style is None else "%%" if style == "pyformat" else "%"
-        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
-        filled = {name: _MARK.sub(lambda match: theirs[match[1]], text) for name, text in written.items()}
+        filled = {name: self.filled(text, percent) for name, text in written.items()}
         return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
 
     def pieces(self, style: str | None = None, by_index: bool = False) -> Statements:
         """The statements without the user's names, which are still marks in «»."""
-        consumer, due_time = self._consumer, self._columns.due_time
+        consumer, due_time, dialect = self._consumer, self._columns.due_time, self._dialect
+        first, *_ = ordered = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
+        first_time = dialect.column_time(self._columns.types[consumer.position[0][0]])
         words = {
-            **forms.pieces(consumer.form, self._columns),
-            "order_seconds": self._seconds(),
-            "ordering": "«ordering»",
+            **PIECES,
+            **consumer.form.pieces(self._columns),
+            **{name: dialect.as_type.format(given, "«key_type»") for name, given in _KEYS.items()},
+            "word": dialect.as_type.format(":word", "«status_type»"),
+            "order_as_text": dialect.as_text.format(first),
+            "order_seconds": first_time.seconds.replace("{0}", first),
+            "place": "".join(f"{dialect.as_text.format(column)}, " for column in ordered[:-1]),
+            "ordering": self._ordering(backwards=False),
             "beyond": "",
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
             "chosen": "{indexed} AND «t».«key» IS NOT NULL",
@@ -58,39 +72,37 @@ class TableSql:
             "not_a_time": NOT_A_TIME,
             "overdue": self._overdue(),
             "by_index": f"INDEXED BY {names.quoted(consumer.index)}" if by_index else "",
-            "place": "".join(
-                f"{self._dialect.as_text.format(f'«t».«order_{place}»')}, " for place in consumer.places[:-1]
-            ),
         }
         return self._database.statements(*self._sources, words=words, style=style)
 
-    def filled(self, text: str) -> str:
-        """The text with the user's names in place of the marks, as an administrator would write it."""
-        theirs = self._theirs()
-        return _MARK.sub(lambda match: theirs[match[1]], text)
+    def filled(self, text: str, percent: str = "%") -> str:
+        """The text with the user's names and conditions in place of the marks, and % written like this."""
+        theirs = self._theirs
+        return _MARK.sub(lambda match: theirs[match[1]].replace("%", percent), text)
 
     def _overdue(self) -> str:
         """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
         due_at, created_at = self._consumer.due_at, self._consumer.form.created_at
-        older = [self._columns.stamp(name)[1] for name in (due_at, created_at) if name is not None]
+        older = [self._columns.older(name) for name in (due_at, created_at) if name is not None]
         if len(older) == 2:
             return f"({older[0]} OR «due_at» IS NULL AND {older[1]})"
         return older[0] if older else "false"
 
     def _beyond(self, backwards: bool) -> str:
         """The rows after the position that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
-        signs = ["<" if down != backwards else ">" for _, down in self._consumer.position]
-        columns = [f"«t».«order_{place}»" for place in self._consumer.places]
+        consumer, types = self._consumer, self._columns.types
+        columns = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
+        signs = ["<" if down != backwards else ">" for _, down in consumer.position]
         marks = [
-            self._dialect.as_type.format(f":mark_{place}", f"«order_{place}_type»")
-            for place in self._consumer.places
+            self._dialect.as_type.format(f":mark_{place}", types[name])
+            for place, (name, _) in zip(consumer.places, consumer.position, strict=True)
         ]
         # A null is never greater or less. Nulls in the first column are found when no other row is left.
         nulls = [
             f" OR {column} IS NULL"
             if sign in self._dialect.nulls_after and self._columns.may_be_null(name)
             else ""
-            for column, sign, (name, _) in zip(columns, signs, self._consumer.position, strict=True)
+            for column, sign, (name, _) in zip(columns, signs, consumer.position, strict=True)
         ]
         nulls[0] = nulls[-1] = ""
         if len(set(signs)) == 1 and not any(nulls):
@@ -101,40 +113,33 @@ class TableSql:
         # The first part finds the position in the index, the rest skips rows with the same first column.
         return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
 
-    def _seconds(self) -> str:
-        """The first column that rows are ordered by as Unix seconds, if it is a time."""
-        kind = self._columns.types[self._consumer.position[0][0]]
-        return self._dialect.column_time(kind).seconds.replace("{0}", "«t».«order»")
+    def _ordering(self, backwards: bool) -> str:
+        return ", ".join(
+            f"«t».{names.quoted(name)}{DIRECTION[down != backwards]}"
+            for name, down in self._consumer.position
+        )
 
+    @property
     def _theirs(self) -> dict[str, str]:
         """The user's names, quoted, and the user's own condition."""
-        consumer, types = self._consumer, self._columns.types
-        parts = [names.quoted(part) for part in consumer.table]
-        ordered = list(zip(consumer.places, (name for name, _ in consumer.position), strict=True))
+        consumer, form, types = self._consumer, self._consumer.form, self._columns.types
+        *_, table = parts = [names.quoted(part) for part in consumer.table]
         return {
-            **{f"order_{place}": names.quoted(name) for place, name in ordered},
-            **{f"order_{place}_type": types[name] for place, name in ordered},
             "table": ".".join(parts),
-            "t": parts[-1],
+            "t": table,
             "key": names.quoted(consumer.key),
             "key_type": types[consumer.key],
-            "order": names.quoted(consumer.position[0][0]),
-            "ordering": self._ordering(parts[-1], backwards=False),
-            "backwards": self._ordering(parts[-1], backwards=True),
-            "columns": ", ".join(f"{parts[-1]}.{names.quoted(name)}" for name in self._columns.given),
+            "columns": ", ".join(f"{table}.{names.quoted(name)}" for name in self._columns.given),
             "consumer": names.literal(consumer.name),
+            "queue": names.literal(consumer.queue),
+            "name": consumer.name,
             "due_at": names.quoted(consumer.due_at or ""),
             "status": "",
-            **consumer.form.theirs(),
-            "status_type": types[consumer.form.column],
+            **{mark: names.quoted(name) for mark, name in form.columns.items()},
+            **{f"{name}_word": names.literal(word) for name, word in form.words.items()},
+            "status_type": types[form.column],
             **self._columns.time_formats,
             # On lines of its own: the condition may end in a comment.
             "where": f"(\n{consumer.where}\n)",
             "bare_where": f"{consumer.where or '1 = 1'}\n",
         }
-
-    def _ordering(self, table: str, backwards: bool) -> str:
-        return ", ".join(
-            f"{table}.{names.quoted(name)}{DIRECTION[down != backwards]}"
-            for name, down in self._consumer.position
-        )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rowlock import claim_outcomes
-from rowlock.consumers.claiming import key_text
-from rowlock.consumers.forms.base import ages
+from rowlock.consumers.row import key_text
 from rowlock.endings import Event, Facts
 from rowlock.errors import DataRefused
 from rowlock.job import Ending, Outcome
@@ -59,69 +58,59 @@ class TableUpkeep:
     def expire(self, most: int, now: float | None = None) -> int:
         """Fail rows that were not begun in time; rows that another program left running are due again."""
         moment = time.monotonic()
-        if not ages(self._consumer.form) or (now is None and moment < self._ages_at):
+        if not self._consumer.form.ages or (now is None and moment < self._ages_at):
             return 0
         self._ages_at = moment + _AGES_EVERY
+        return self._fail(now, self._expire)
+
+    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
+        """Fail rows that no living worker has begun `age` seconds after they were due; returns the count."""
+        moment = time.monotonic()
+        if not self._consumer.knows_due_time or (now is None and moment < self._overdue_at):
+            return 0
+        self._overdue_at = moment + min(_AGES_EVERY, age / 4)  # each scan reads all due rows
+        return self._fail(now, lambda tx: self._fail_overdue(tx, age))
+
+    def _fail(self, now: float | None, failing: Callable[[Session], int]) -> int:
+        """How many rows this fails; none, if the database refuses one of them."""
         try:
             with self._write(now) as tx:
-                return self._expire(tx)
+                return failing(tx)
         except DataRefused as error:
-            self._tell_refused(error)
+            if error.said not in self._told_refused:
+                self._told_refused.add(error.said)
+                told = "consumer %s: the database refuses to change rows that are too old: %s"
+                log.error(told, self._consumer.name, error.said)  # noqa: TRY400 - it says all there is
             return 0
-
-    def _tell_refused(self, error: DataRefused) -> None:
-        if error.said not in self._told_refused:
-            self._told_refused.add(error.said)
-            log.error(
-                "consumer %s: the database refuses to change rows that are too old: %s",
-                self._consumer.name,
-                error.said,
-            )
 
     def _expire(self, tx: Session) -> int:
         name, form, failed = self._consumer.name, self._consumer.form, 0
         if form.stale_after is not None:
-            reset = tx.run("reset_stale", consumer=name, age=form.stale_after, charge=1, **form.always())
+            reset = tx.run("reset_stale", age=form.stale_after, charge=1)
             if reset:
                 log.warning("consumer %s: %d rows that others left running are due again", name, reset)
         if form.deadline is not None:
             error = claim_outcomes.not_begun_within(form.deadline)
             late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
-            failed = tx.run("fail_too_old", consumer=name, age=form.deadline, **(form.mark(late, 0) or {}))
-            handed_over = tx.rows("late_claims", consumer=name, age=form.deadline)
+            failed = tx.run("fail_too_old", age=form.deadline, **(form.mark(late, 0) or {}))
+            handed_over = tx.rows("late_claims", age=form.deadline)
             failed += self._fail_claims(tx, handed_over, Event.EXPIRED, error)
             if failed:
                 log.warning("consumer %s: %d rows were not begun in time", name, failed)
         return failed
 
-    def fail_overdue(self, age: float, most: int, now: float | None = None) -> int:
-        """Fail rows that no living worker has begun `age` seconds after they were due; returns the count."""
-        moment = time.monotonic()
-        if not self._consumer.ages or (now is None and moment < self._overdue_at):
-            return 0
-        self._overdue_at = moment + min(_AGES_EVERY, age / 4)  # each scan reads all due rows
-        try:
-            with self._write(now) as tx:
-                failed = self._fail_overdue(tx, age)
-        except DataRefused as error:
-            self._tell_refused(error)
-            return 0
+    def _fail_overdue(self, tx: Session, age: float) -> int:
+        """Fail overdue rows that are queued, handed over and not begun, or held by a dead worker."""
+        claiming, chosen = self._source.claiming, {"age": age, "count": _MOST_OVERDUE}
+        for statement in ("retake_overdue", "take_overdue"):
+            queued = [row[0] for row in tx.rows(statement, worker=_OVERDUE_HOLDER, **chosen)]
+            claiming.show(tx, _OVERDUE_HOLDER, queued)
+            claiming.hand_over(tx, _OVERDUE_HOLDER, queued)
+        overdue = tx.rows("overdue_claims", age=age)
+        failed = self._fail_claims(tx, overdue, Event.OVERDUE, claim_outcomes.overdue(age))
         if failed:
             log.warning("consumer %s: %d rows are overdue and have failed", self._consumer.name, failed)
         return failed
-
-    def _fail_overdue(self, tx: Session, age: float) -> int:
-        """Fail overdue rows that are queued, handed over and not begun, or held by a dead worker."""
-        name = self._consumer.name
-        chosen = {"consumer": name, "age": age, "count": _MOST_OVERDUE}
-        held = tx.rows("overdue_claims", **chosen)
-        tx.rows("retake_overdue", worker=_OVERDUE_HOLDER, **chosen)
-        tx.rows("take_overdue", worker=_OVERDUE_HOLDER, **chosen)
-        queued = tx.rows("held_keys_of", consumer=name, worker=_OVERDUE_HOLDER)
-        if self._consumer.form.holds and queued:
-            self._source.claiming.show_as_waiting(tx, _OVERDUE_HOLDER, [claim for claim, _ in queued])
-        held += [(claim, key, _OVERDUE_HOLDER) for claim, key in queued]
-        return self._fail_claims(tx, held, Event.OVERDUE, claim_outcomes.overdue(age))
 
     def _fail_claims(self, tx: Session, claims: Sequence[Any], event: Event, said: str) -> int:
         """Fail these (claim, key, holder) for what happened to them; returns how many."""
@@ -138,9 +127,9 @@ class TableUpkeep:
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Delete claims that wait for rows which are done or gone; log which rows cannot be read."""
         with self._write(now) as tx:
-            forgotten = tx.run("forget_the_idle", consumer=self._consumer.name)
+            forgotten = tx.run("forget_the_idle")
             if self._consumer.form.keeps_failures:
-                forgotten += tx.run("forget_past_failures", consumer=self._consumer.name)
+                forgotten += tx.run("forget_past_failures")
         if self._consumer.form.has_broken:
             self._tell_broken()
         return forgotten, 0
@@ -160,15 +149,14 @@ class TableUpkeep:
 
     def next_needed(self, worker: str, now: float | None = None) -> float | None:
         """Seconds until a row is to be tried again, or a worker's lease runs out."""
-        name = self._consumer.name
         with self._database.read(now) as session:
             db = self._source.on(session)
-            if db.rows("dead_holders_of_rows", consumer=name, include_refused=0):
+            if db.rows("dead_holders_of_rows", include_refused=0):
                 return 0.0  # declared dead by a worker that does not rescue these rows
             ahead = db.row("next_due_row") if self._consumer.due_at is not None else ()
-            return soonest(*db.row("next_row_needed", consumer=name, worker=worker), *ahead)
+            return soonest(*db.row("next_row_needed", worker=worker), *ahead)
 
     def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a row waits that has to run alone."""
         with self._database.read() as db:
-            return self._source.on(db).row("row_alone_waiting", consumer=self._consumer.name) is not None
+            return self._source.on(db).row("row_alone_waiting") is not None

@@ -200,7 +200,7 @@ class FileTable:
     def stamp(self, column: str) -> tuple[str, str, str]:
         """For a time column: what writes now into it, whether it is older than :age, its Unix seconds."""
         held, quoted = self._dialect.column_time(self.types[column]), names.quoted(column)
-        return held.now, held.older.replace("{0}", quoted), held.seconds.replace("{0}", quoted)
+        return held.now, held.older(quoted), held.seconds.replace("{0}", quoted)
 
     # -- transactions ----------------------------------------------------------------------------
 

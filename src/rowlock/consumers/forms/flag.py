@@ -41,13 +41,10 @@ class FlagForm(Form):
         if not isinstance(flag, Flag):
             raise ConfigurationError(f"flag={flag!r}: must be Flag(...)")
         self._flag = flag
-        self.column = flag.column
+        self.columns = {"flag": flag.column, **({"at": flag.at} if flag.at else {})}
 
     def __str__(self) -> str:
         return repr(self._flag)
-
-    def needed(self) -> list[tuple[str, str]]:
-        return [("flag", self.column), *([("Flag at", self._flag.at)] if self._flag.at else [])]
 
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
@@ -55,21 +52,18 @@ class FlagForm(Form):
             return None
         return f"flag={self.column!r} is of type {kind or 'ANY'}; it must be {known.wanted_flag}"
 
-    def words(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: Columns) -> dict[str, str]:
         at = self._flag.at
         return {
             "due": "«flag» IS NOT TRUE",
             # Another program that has set it meanwhile has done the row. Not as in `due`: see markable_state.
             "markable": "NOT coalesce(«flag», false)",
-            "marked": "«flag» = TRUE" + (f", «at» = {table.stamp(at)[0]}" if at else ""),
+            "marked": "«flag» = TRUE" + (f", «at» = {table.now_in(at)}" if at else ""),
             "row_done": "«flag» IS TRUE",
             "row_failed": "(«flag» IS NOT TRUE AND ({failure}) IS NOT NULL)",
             "not_given_up": "({failure}) IS NULL",
             "failed_rows": "{rows_with_failures}",
         }
-
-    def theirs(self) -> dict[str, str]:
-        return {"flag": names.quoted(self.column), "at": names.quoted(self._flag.at or "")}
 
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         return {} if outcome.ending is Ending.COMPLETED else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rowlock import codec
 from rowlock.codec import json_text
 from rowlock.consumers import names
-from rowlock.consumers.forms.base import Form, Index, reason
+from rowlock.consumers.forms.base import Form, reason
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 
@@ -32,7 +32,7 @@ class StateForm(Form):
     has_broken = shows_failures = True
 
     def __init__(self, column: str, consumer: str, failed: Failed | None = None) -> None:
-        self.column = names.column("state", column)
+        self.columns = {"state": names.column("state", column)}
         self._consumer = consumer
         if failed is not None and not callable(failed):
             raise ConfigurationError(f"failed={failed!r}: must be a function of an error and attempts")
@@ -42,29 +42,19 @@ class StateForm(Form):
     def __str__(self) -> str:
         return f"state={self.column!r}"
 
-    def needed(self) -> list[tuple[str, str]]:
-        return [("state", self.column)]
-
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
         if known.state_type(kind):
             return None
         return f"{self} is of type {kind}; it must be {known.wanted_state}, for it holds one JSON object"
 
-    def words(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: Columns) -> dict[str, str]:
         pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
             return words
         own = {"row_failed": "{row_failed_by_mark}", "row_done": "{row_done_by_mark}"}
         return {**words, **own, "failed_rows": "{rows_with_failures}"}
-
-    def theirs(self) -> dict[str, str]:
-        return {"state": names.quoted(self.column), "name": self._consumer}
-
-    def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
-        # small, and shared by all consumers of the table
-        return [(f"rowlock_{table}_{self.column}_broken"[:63], key, "broken")]
 
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
         if outcome.ending is Ending.COMPLETED:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rowlock.consumers import names
-from rowlock.consumers.forms.base import Form, Index, Word, literal, reason
+from rowlock.consumers.forms.base import CHANGES, Form, Word, reason
 from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
@@ -20,10 +20,36 @@ if TYPE_CHECKING:
     from rowlock.consumers.columns import Columns
     from rowlock.consumers.dialects import Dialect
 
-_COLUMNS = (
-    *("error", "started_at", "finished_at", "updated_at", "created_at", "progress", "progress_done"),
-    *("claimed_by", "attempts", "max_attempts", "result"),
-)
+_NOW = "now"
+# What is written into each column, and when: see `CHANGES`. `_NOW` is the time as the column holds it.
+_BOOKS: dict[str, dict[str, str]] = {
+    "status": {
+        "row_taken": "«running_word»",
+        **dict.fromkeys(("row_given_back", "row_cleared"), "«due_word»"),
+        "marked": "{word}",
+    },
+    "started_at": {
+        **dict.fromkeys(("row_taken", "row_started"), _NOW),
+        **dict.fromkeys(("row_handed_over", "row_given_back", "row_cleared"), "NULL"),
+    },
+    "finished_at": {"row_taken": "NULL", "marked": _NOW, "row_cleared": "NULL"},
+    "claimed_by": {
+        **dict.fromkeys(("row_taken", "row_started"), ":worker"),
+        **dict.fromkeys(("row_given_back", "row_cleared"), "NULL"),
+    },
+    "attempts": {  # while the row runs, the column counts this attempt, too
+        "row_taken": "coalesce(«attempts», 0) + 1",
+        **dict.fromkeys(("row_given_back", "marked"), "«attempts» - 1 + :charge"),
+        "row_cleared": "0",
+    },
+    "error": {"marked": ":error", "row_cleared": ":error"},
+    "result": {"marked": "coalesce(:result, «result»)"},
+    "progress": {"row_taken": "0", "marked": "coalesce(:percent, «progress»)", "progress": ":percent"},
+    "progress_done": {"progress": ":done"},
+    "updated_at": dict.fromkeys(CHANGES, _NOW),
+}
+_COLUMNS = (*(name for name in _BOOKS if name != "status"), "created_at", "max_attempts")
+_WORDS = ("due", "running", "done", "failed")
 _BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claimed_key})"
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
@@ -60,7 +86,7 @@ class Status(msgspec.Struct, frozen=True):
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        words = [self.due, self.running, self.done, self.failed]
+        words = [getattr(self, name) for name in _WORDS]
         for word in words:
             if isinstance(word, bool) or not isinstance(word, (str, int)) or not str(word).isprintable():
                 raise ConfigurationError(f"Status: {word!r} must be a word (or number) of the column's")
@@ -97,23 +123,21 @@ class StatusForm(Form):
     def __init__(self, status: Status, consumer: str) -> None:
         if not isinstance(status, Status):
             raise ConfigurationError(f"status={status!r}: must be Status(...)")
-        self.status = status
-        self.column = status.column
-        self.stale_after, self.deadline = status.stale_after, status.deadline
+        self._status = status
+        named = {name: column for name in _COLUMNS if (column := getattr(status, name))}
+        self.columns = {"status": status.column, **named}
+        self.words = {name: getattr(status, name) for name in _WORDS}
+        self.stale_after, self.running_since = status.stale_after, status.running_since
+        self.deadline, self.created_at = status.deadline, status.created_at
         self.reads_attempts = status.attempts is not None
         self.time_format = status.time_format
-        self.created_at = status.created_at
 
     def __str__(self) -> str:
-        given = msgspec.structs.asdict(self.status)
+        given = msgspec.structs.asdict(self._status)
         named = [
             f"{name}={value!r}" for name, value in given.items() if name != "column" and value is not None
         ]
         return f"Status({', '.join([repr(self.column), *named])})"
-
-    def needed(self) -> list[tuple[str, str]]:
-        named = [(f"Status {name}", value) for name in _COLUMNS if (value := getattr(self.status, name))]
-        return [("status", self.status.column), *named]
 
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
@@ -124,89 +148,54 @@ class StatusForm(Form):
             "use state=... or a text column"
         )
 
-    def distinct_words(self) -> dict[str, Word]:
-        chosen = ("due", "running", "done", "failed")
-        return {f"{name}={getattr(self.status, name)!r}": getattr(self.status, name) for name in chosen}
-
-    def words(self, table: Columns) -> dict[str, str]:
-        status, stamp, fitted = self.status, table.stamp, table.fitted
-        taking, giving_back, marking, clearing = [
-            ["«status» = {" + name + "}"] for name in ("now_running", "now_due", "now_word", "now_due")
-        ]
-        shown, handing_over, starting = [], [], []
-        # A column that is `updated_at` as well is written once, as that.
-        if status.started_at and status.started_at != status.updated_at:
-            taking.append(f"«started_at» = {stamp(status.started_at)[0]}")
-            handing_over.append("«started_at» = NULL")
-            starting.append(f"«started_at» = {stamp(status.started_at)[0]}")
-            giving_back.append("«started_at» = NULL")
-            clearing.append("«started_at» = NULL")
-        if status.finished_at and status.finished_at != status.updated_at:
-            taking.append("«finished_at» = NULL")
-            clearing.append("«finished_at» = NULL")
-            marking.append(f"«finished_at» = {stamp(status.finished_at)[0]}")
-        if status.claimed_by:
-            taking.append(f"«claimed_by» = {fitted(status.claimed_by, ':worker')}")
-            starting.append(f"«claimed_by» = {fitted(status.claimed_by, ':worker')}")
-            giving_back.append(f"«claimed_by» = {fitted(status.claimed_by, 'NULL')}")
-            clearing.append(f"«claimed_by» = {fitted(status.claimed_by, 'NULL')}")
-        if status.attempts:  # while the row runs, the column counts this attempt, too
-            taking.append("«attempts» = coalesce(«attempts», 0) + 1")
-            giving_back.append("«attempts» = «attempts» - 1 + :charge")
-            marking.append("«attempts» = «attempts» - 1 + :charge")
-            clearing.append("«attempts» = 0")
-        if status.error:
-            marking.append(f"«error» = {fitted(status.error, ':error')}")
-            clearing.append(f"«error» = {fitted(status.error, ':error')}")
-        if status.result:
-            marking.append(f"«result» = coalesce({table.json_value(status.result, ':result')}, «result»)")
-        if status.progress:
-            percent = table.number(status.progress, ":percent")
-            taking.append("«progress» = 0")
-            marking.append(f"«progress» = coalesce({percent}, «progress»)")
-            shown.append(f"«progress» = {percent}")
-        if status.progress_done:
-            shown.append(f"«progress_done» = {table.number(status.progress_done, ':done')}")
-        if status.updated_at:
-            for changes in (taking, handing_over, starting, giving_back, marking, clearing, shown):
-                changes.append(f"«updated_at» = {stamp(status.updated_at)[0]}")
+    def pieces(self, table: Columns) -> dict[str, str]:
+        status = self._status
         return {
-            "due": f"«status» = {literal(status.due)}",
-            "markable": "«status» = {now_running}",
-            "row_failed": f"«status» = {literal(status.failed)}",
-            "row_done": f"«status» = {literal(status.done)}",
-            "row_running": f"«status» = {literal(status.running)}",
-            "row_cleared": ", ".join(clearing),
-            "row_taken": ", ".join(taking),
-            "row_handed_over": ", ".join(handing_over or ["«status» = «status»"]),
-            "row_started": ", ".join(starting or ["«status» = «status»"]),
-            "row_given_back": ", ".join(giving_back),
-            "marked": ", ".join(marking),
-            "progress": ", ".join(shown or ["«status» = «status»"]),
-            "row_attempts": "coalesce(«attempts», 0)" if status.attempts else "failures",
-            "row_max_attempts": "«max_attempts»" if status.max_attempts else "NULL",
-            "held_budget": _BUDGET if status.max_attempts else "NULL",
-            "stale": stamp(since)[1] if (since := status.running_since) and status.stale_after else "false",
-            "too_old": stamp(status.created_at)[1] if status.created_at and status.deadline else "false",
+            **{change: self._written(change, table) for change in CHANGES},
+            "due": "«status» = «due_word»",
+            "markable": "«status» = «running_word»",
+            "row_failed": "«status» = «failed_word»",
+            "row_done": "«status» = «done_word»",
+            "row_running": "«status» = «running_word»",
+            **({"row_attempts": "coalesce(«attempts», 0)"} if status.attempts else {}),
+            **({"row_max_attempts": "«max_attempts»", "held_budget": _BUDGET} if status.max_attempts else {}),
+            **({"stale": table.older(str(self.running_since))} if status.stale_after else {}),
+            **({"too_old": table.older(str(status.created_at))} if status.deadline else {}),
         }
 
-    def theirs(self) -> dict[str, str]:
-        named = {name: names.quoted(value) for name in _COLUMNS if (value := getattr(self.status, name))}
-        return {"status": names.quoted(self.status.column), **named}
+    def _written(self, change: str, table: Columns) -> str:
+        """What this change sets in the user's row."""
+        return (
+            ", ".join(
+                f"«{name}» = {self._value(name, column, _BOOKS[name][change], table)}"
+                for name, column in self.columns.items()
+                # A column that is `updated_at` as well is written once, as that.
+                if change in _BOOKS.get(name, ())
+                and (name == "updated_at" or column != self._status.updated_at)
+            )
+            or "«status» = «status»"
+        )
 
-    def indexes(self, consumer: str, table: str, key: str) -> list[Index]:
-        if self.stale_after is None:
-            return []
-        return [(f"rowlock_{consumer}_running", str(self.status.running_since), "running_condition")]
-
-    def always(self) -> dict[str, Any]:
-        return {"running_word": self.status.running, "due_word": self.status.due}
+    def _value(self, name: str, column: str, value: str, table: Columns) -> str:
+        """The value as that column takes it."""
+        if value == _NOW:
+            return table.now_in(column)
+        match name:
+            case "claimed_by" | "error":
+                return table.fitted(column, value)
+            case "result":
+                return value.replace(":result", table.json_value(column, ":result"))
+            case "progress":
+                return value.replace(":percent", table.number(column, ":percent"))
+            case "progress_done":
+                return table.number(column, value)
+        return value
 
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         if outcome.ending is Ending.COMPLETED:
             result = None if outcome.result == "null" else outcome.result
-            return {"word": self.status.done, "error": None, "percent": 100.0, "charge": 1, "result": result}
-        failed = {"word": self.status.failed, "error": reason(outcome.error), "charge": outcome.charge}
+            return {"word": self._status.done, "error": None, "percent": 100.0, "charge": 1, "result": result}
+        failed = {"word": self._status.failed, "error": reason(outcome.error), "charge": outcome.charge}
         return {**failed, "percent": None, "result": None}
 
     def progress(self, done: float, total: float | None) -> dict[str, Any]:
