@@ -72,6 +72,16 @@ def options(base: Options, given: Mapping[str, Any], known: Collection[str] = ()
     return msgspec.structs.replace(base, **changes)
 
 
+def check_keywords(call: str, given: Mapping[str, Any], options: Any) -> None:
+    """Raise if the call was given an option that this `TypedDict` lacks, or not all that it needs."""
+    for name in given:
+        if name not in options.__annotations__:
+            known = ", ".join(sorted(options.__annotations__))
+            raise ConfigurationError(f"{call}: unknown option {name!r}; there are: {known}")
+    if missing := sorted(options.__required_keys__ - set(given)):
+        raise ConfigurationError(f"{call}: give it {', '.join(f'{name}=...' for name in missing)}")
+
+
 def check_name(what: str, value: Any) -> str:
     """A name of a queue, task or key: text of 1 to 200 characters without control characters."""
     if not isinstance(value, str) or not 1 <= len(value) <= 200 or not value.isprintable():

@@ -40,21 +40,12 @@ class Task(Enqueuer[P], Generic[P, R]):
         chosen = check_name("name", name if name is not None else getattr(function, "__name__", "?"))
         binding = Binding(function, chosen)
         self.retry = policy(retry)
-        self.timeout = check_seconds("timeout", timeout)
-        if self.timeout == 0:
-            raise ConfigurationError("timeout=0: must be more than 0 seconds, or None for no limit")
+        self.timeout = check_timeout(timeout)
         if isinstance(aliases, str):
             raise ConfigurationError(f"aliases={aliases!r}: must be a list of names")
         self.aliases = tuple(check_name("aliases", alias) for alias in aliases)
-        if pool is not None and pool not in POOLS:
-            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
         self.is_async = inspect.iscoroutinefunction(function)
-        if pool == "async" and not self.is_async:
-            raise ConfigurationError(
-                f"task {chosen!r} is a plain function and would block the event loop: pool='async' is for "
-                "async def"
-            )
-        self.pool = pool
+        self.pool = check_pool(f"task {chosen!r}", pool, self.is_async)
         self.function = function
         self.binding = binding
         self.residents = binding.residents
@@ -72,3 +63,22 @@ class Task(Enqueuer[P], Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} of {self.function.__module__}>"
+
+
+def check_timeout(value: Any) -> float | None:
+    """The seconds that a run may take; None: no limit."""
+    seconds = check_seconds("timeout", value)
+    if seconds == 0:
+        raise ConfigurationError("timeout=0: must be more than 0 seconds, or None for no limit")
+    return seconds
+
+
+def check_pool(who: str, pool: str | None, is_async: bool) -> str | None:
+    """A kind of pool in which this function can run; None: any."""
+    if pool is not None and pool not in POOLS:
+        raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
+    if pool == "async" and not is_async:
+        raise ConfigurationError(
+            f"{who} is a plain function and would block the event loop: pool='async' is for async def"
+        )
+    return pool

@@ -13,7 +13,6 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.stores.sql.database import Database
-from rowlock.stores.sql.session import Session
 
 _LENGTH = re.compile(r"char[a-z ]*\(\s*(\d+)\s*\)", re.IGNORECASE)  # of varchar(20), say
 
@@ -65,15 +64,11 @@ class Catalogue:
         """The table as it is now."""
         with self._database.read() as session:
             db = session.using(self._statements)
-            columns = [_column(*row) for row in self._columns(db)]
+            schema = self._parts[0] if len(self._parts) == 2 else None
+            columns = [_column(*row) for row in db.rows("table_columns", table=self.table, schema=schema)]
             unique = {row[0] for row in db.rows("unique_columns", table=self.table)}
         primary_key = [column.name for column in columns if column.is_key]
         return Described(columns, unique | set(primary_key) if len(primary_key) == 1 else unique)
-
-    def _columns(self, db: Session) -> list[Any]:
-        if "table_columns_in" in self._statements and len(self._parts) == 2:
-            return db.rows("table_columns_in", table=self._parts[1], schema=self._parts[0])
-        return db.rows("table_columns", table=self.table)
 
     def index(self, name: str) -> Any:
         """The statement that created this index, or its comment, if one is kept; None: no such index."""

@@ -2,9 +2,6 @@
 
 -- Name, type, its place in the primary key (or 0), whether it takes no NULL, and its type again.
 -- name: table_columns
-SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table) WHERE hidden <> 1
-
--- name: table_columns_in
 SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
 
 -- Under which name everybody means this table, whatever case and schema it is spelled with.

@@ -27,7 +27,6 @@ class Columns:
         self.types = {column.name: column.type for column in described}
         self.dialect = DIALECTS[database.dialect]
         self.time_formats: dict[str, str] = {}  # of columns that times are written to, by mark («time_3»)
-        self._seen_formats: dict[str, str] = {}
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -55,9 +54,10 @@ class Columns:
         now = self.dialect.column_time(self.types[column]).now
         if "«iso»" not in now:
             return now
-        form, mark = self._time_format(column), f"time_{list(self.types).index(column)}"
-        self.time_formats[mark] = form
-        return NUMBERS.get(form) or now.replace("iso", mark)
+        mark = f"time_{list(self.types).index(column)}"
+        if mark not in self.time_formats:
+            self.time_formats[mark] = self._consumer.form.time_format or self._time_format(column)
+        return NUMBERS.get(self.time_formats[mark]) or now.replace("iso", mark)
 
     def older(self, column: str) -> str:
         """SQL: whether the time in that column is older than :age."""
@@ -65,15 +65,11 @@ class Columns:
 
     def _time_format(self, column: str) -> str:
         """How times are written into a column that takes any text: in the format of a value that is there."""
-        if self._consumer.form.time_format is not None:
-            return self._consumer.form.time_format
-        if column not in self._seen_formats:
-            place, name = ".".join(map(names.quoted, self._consumer.table)), names.quoted(column)
-            one = f"SELECT {name} FROM {place} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted names
-            with self._database.read() as db:
-                found = db.using({"one": one}).row("one")
-            self._seen_formats[column] = time_form(None if found is None else found[0])
-        return self._seen_formats[column]
+        place, name = ".".join(map(names.quoted, self._consumer.table)), names.quoted(column)
+        one = f"SELECT {name} FROM {place} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted names
+        with self._database.read() as db:
+            found = db.using({"one": one}).row("one")
+        return time_form(None if found is None else found[0])
 
     def may_be_null(self, column: str) -> bool:
         """Whether that column takes NULL."""

@@ -9,19 +9,22 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from itertools import takewhile
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from rowlock.binding import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
 from rowlock.consumers.forms import Failed, Flag, Status
-from rowlock.consumers.ordering import Order, parse_order_by
+from rowlock.consumers.names import Order
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
-from rowlock.options import CONSUMERS, Seconds, check_seconds
+from rowlock.options import CONSUMERS, Seconds, check_keywords
 from rowlock.retry import Retry, policy
 from rowlock.stores.sql.store import Store
-from rowlock.task import POOLS
+from rowlock.task import check_pool, check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_IN_A_BATCH = 1_000
 
@@ -73,62 +76,42 @@ class Consumer:
 
     aliases: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        *,
-        table: str,
-        state: str | None = None,
-        status: Status | None = None,
-        flag: Flag | None = None,
-        failed: Failed | None = None,
-        key: str = "id",
-        order_by: str | Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        due_at: str | None = None,
-        when: Callable[[], bool] | None = None,
-        timeout: Seconds | None = None,
-        retry: Retry | bool | None = None,
-        batch: int | None = None,
-        pool: str | None = None,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, **given: Unpack[ConsumerOptions]) -> None:
+        check_keywords("app.consumer", given, ConsumerOptions)
         self.name = names.consumer_name(name)
-        self.table = names.table(table)
-        self.key = names.column("key", key)
-        self.form = forms.of(self.name, failed, state=state, status=status, flag=flag)
-        self.order = parse_order_by([key] if order_by is None else order_by)
+        self.table = names.table(given["table"])
+        self.key = names.column("key", given.get("key", "id"))
+        self.form = forms.of(
+            self.name,
+            given.get("failed"),
+            state=given.get("state"),
+            status=given.get("status"),
+            flag=given.get("flag"),
+        )
+        order_by, columns, due_at = given.get("order_by"), given.get("columns"), given.get("due_at")
+        self.order = names.order_by([self.key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)
-        self.where = _where(where)
+        self.where = _where(given.get("where"))
         self.due_at = None if due_at is None else names.column("due_at", due_at)
+        self.when = when = given.get("when")
         if when is not None and (not callable(when) or inspect.iscoroutinefunction(when)):
             raise ConfigurationError(f"when={when!r}: must be a plain function that returns true or false")
-        self.when = when
-        self.retry = policy(retry)
-        self.timeout = check_seconds("timeout", timeout)
-        if self.timeout == 0:
-            raise ConfigurationError("timeout=0: must be more than 0 seconds, or None for no limit")
+        self.retry = policy(given.get("retry"))
+        self.timeout = check_timeout(given.get("timeout"))
         self.is_async = inspect.iscoroutinefunction(function)
-        if pool is not None and pool not in POOLS:
-            raise ConfigurationError(f"pool={pool!r}: must be one of {', '.join(POOLS)}")
-        if pool == "async" and not self.is_async:
-            raise ConfigurationError(f"consumer {name!r}: pool='async' is for async def")
-        self.pool = pool
-        if batch is not None and (
-            isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MOST_IN_A_BATCH
-        ):
-            raise ConfigurationError(
-                f"batch={batch!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
-            )
-        self.batch = batch
-        self.binding = RowBinding(function, self.name, many=batch is not None)
+        self.pool = check_pool(self.title, given.get("pool"), self.is_async)
+        self.batch = _batch(given.get("batch"))
+        self.binding = RowBinding(function, self.name, many=self.batch is not None)
         self.residents = self.binding.residents
-        self.plain = function
-        self.function = (
-            function if batch is None else answering_each(function, self.retry, is_async=self.is_async)
-        )
+        self.plain = self.function = function
+        if self.batch is not None:
+            self.function = answering_each(function, self.retry, is_async=self.is_async)
         update_wrapper(self, function)
+
+    @property
+    def title(self) -> str:
+        """What it is called in errors."""
+        return f"consumer {self.name!r}"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A plain call of the function, as for tests: nothing is claimed or marked."""
@@ -192,6 +175,16 @@ def _columns(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not value:
         raise ConfigurationError(f"columns={value!r}: must be a list of columns' names, or None for all")
     return tuple(names.column("columns", one) for one in value)
+
+
+def _batch(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_IN_A_BATCH:
+        raise ConfigurationError(
+            f"batch={value!r}: must be a whole number from 1 to {MOST_IN_A_BATCH}, or None for one row"
+        )
+    return value
 
 
 def _where(value: Any) -> str | None:

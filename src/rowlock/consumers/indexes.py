@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rowlock.consumers import names
-from rowlock.consumers.ordering import Order
+from rowlock.consumers.names import Order
 from rowlock.consumers.table_sql import DIRECTION
 from rowlock.consumers.trial import LeftOut, Trial
 from rowlock.errors import StoreError
@@ -138,21 +138,16 @@ class Indexes:
             try:
                 self._run(statements)
             except StoreError:
-                if not self._dialect.hints:
-                    self._drop_unfinished(name)
+                # PostgreSQL leaves an index that it could not build: it is unused, and can refuse rows.
+                with suppress(StoreError):
+                    if self._table.catalogue.index(name) is None:
+                        self._run([self._drop(name)])
                 raise
         self._table.look_for_index()
 
-    def _drop_unfinished(self, name: str) -> None:
-        """Drop an index that PostgreSQL left invalid after an error: it is unused, and can refuse rows."""
-        with suppress(StoreError):
-            if self._table.catalogue.index(name) is None:
-                self._run([self._drop(name)])
-
     def _run(self, statements: Sequence[str]) -> None:
         """Run statements without parameters; in one transaction, where the database allows that."""
-        open_session = self._database.write if self._dialect.hints else self._database.unhurried
-        with open_session() as db:
+        with self._database.unhurried() as db:
             for statement in statements:
                 db.using({"it": statement.replace("%", self._dialect.percent)}).run("it")
 

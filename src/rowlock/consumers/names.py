@@ -12,6 +12,9 @@ from rowlock.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _LONGEST = 63
+_MOST_ORDERED = 8
+Order = tuple[str, bool]  # a column, and whether its highest value comes first
+_ORDER = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE | re.DOTALL)
 _REFUSED = frozenset("%:\\{}«»")  # some driver or rowlock's own templates read them, even inside quotes
 
 
@@ -50,6 +53,28 @@ def table(value: Any) -> tuple[str, ...]:
     if parts[-1].lower().startswith("rowlock_"):
         raise ConfigurationError(f"table={value!r}: rowlock's own tables are no place for a consumer")
     return tuple(parts)
+
+
+def order_by(value: Any) -> tuple[Order, ...]:
+    """`"priority DESC, created_at"`, or a list of such columns, which may then have commas in their names."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= _MOST_ORDERED:
+        raise ConfigurationError(
+            f"order_by={value!r}: must be up to {_MOST_ORDERED} columns' names, each with DESC after it "
+            "if wanted, in a text with commas between them or in a list"
+        )
+    found = [_order_column(one) for one in listed]
+    named = [name for name, _ in found]
+    if len(set(named)) < len(named):
+        raise ConfigurationError(f"order_by={value!r}: names a column twice")
+    return tuple(found)
+
+
+def _order_column(value: Any) -> Order:
+    match = _ORDER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ConfigurationError(f"order_by: {value!r} must be a column's name, with DESC after it if wanted")
+    return column("order_by", match["column"]), (match["direction"] or "").lower() == "desc"
 
 
 def quoted(name: str) -> str:

@@ -29,20 +29,18 @@ def left_out(source: ConsumerSource) -> list[str]:
 def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
     """The counts of one consumer. With its indexes this reads the due and failed rows, not the done ones."""
     consumer, table = source.consumer, source.table
-    with source.database.read() as session:
-        tx = session.using(table.statements)
+    with source.read() as tx:
         ready, ahead = tx.row("count_ready")
         in_flight, waiting = tx.row("count_claims")
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
-        oldest = next(iter(tx.rows("oldest")), None)
+        at, seconds = tx.row("oldest") or (None, None)
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
         now = tx.now
     held = in_flight or 0
     due = ready if consumer.form.holds else max(0, ready - held)
-    at, seconds = oldest if oldest is not None else (None, None)
     lag = max(0.0, now - seconds) if seconds is not None and seconds > _FIRST_TIME else None
     return ConsumerRecord(
         name=consumer.name,
@@ -76,10 +74,8 @@ def _rate(source: ConsumerSource) -> float:
 
 def retry_failed(source: ConsumerSource) -> int:
     """Make the rows due again that have run out of attempts; returns their number."""
-    database, form = source.database, source.consumer.form
-    table = source.table
-    with database.write() as session:
-        tx = session.using(table.statements)
+    form = source.consumer.form
+    with source.write() as tx:
         if form.keeps_failures:
             tx.run("forget_past_failures")
             if form.shows_failures:
@@ -87,7 +83,7 @@ def retry_failed(source: ConsumerSource) -> int:
             cleared = tx.run("forget_failures")
         else:
             cleared = tx.run("clear_failed", error=None)
-        database.wake_readers(session, wake_name(".".join(source.consumer.table)))
+        source.database.wake_readers(tx, wake_name(".".join(source.consumer.table)))
     return cleared
 
 
@@ -99,9 +95,9 @@ def findings(app: Any) -> list[Finding]:
 def _findings(name: str, source: ConsumerSource) -> list[Finding]:
     what = f"consumer {name}"
     try:
-        table = source.table
-        plan = table.plan()
-        known = record(source)
+        table, known = source.table, record(source)
+        with source.read() as db:
+            plan = "; ".join(str(row[-1]).strip() for row in db.rows("explain"))
     except RowlockError as error:
         return [Finding(what, "error", str(error), "mend the table or the consumer's options")]
     found = []
@@ -111,12 +107,7 @@ def _findings(name: str, source: ConsumerSource) -> list[Finding]:
     elif known.has_index:
         found.append(Finding(what, "ok", f"claims use the index {source.consumer.index}"))
     else:
-        what_is_wrong = (
-            "was made for another condition or order"
-            if table.index_is_outdated
-            else "is missing or does not fit it"
-        )
-        message = f"its index {source.consumer.index} {what_is_wrong}; each claim does this: {plan}"
+        message = f"its index {source.consumer.index} {table.index_trouble}; each claim does this: {plan}"
         found.append(Finding(what, "warning", message, "create it: rowlock consumers init"))
     if known.broken:
         message = f"{known.broken} rows hold something else than a JSON object in its state, and are skipped"

@@ -34,23 +34,21 @@ class RowSettling:
 
     def settle(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the outcomes, each row of a batch on its own; returns the outcomes whose claims were lost."""
-        if self._consumer.batch is None:
-            return self._settle(tx, worker, outcomes)
         parts = self.parts(tx, worker, outcomes)
-        lost = {one.claim for one in self._settle(tx, worker, [single for many in parts for single in many])}
+        singles = [single for each in parts for single in each]
+        lasting = [one for one in singles if one.ending in _LASTING]
+        passing = [one for one in singles if one.ending not in _LASTING]
+        lost = {one.claim for one in (*self._end(tx, worker, lasting), *self._give_back(tx, worker, passing))}
         return [
             whole
             for whole, each in zip(outcomes, parts, strict=True)
             if all(single.claim in lost for single in each)
         ]
 
-    def _settle(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        lasting = [outcome for outcome in outcomes if outcome.ending in _LASTING]
-        passing = [outcome for outcome in outcomes if outcome.ending not in _LASTING]
-        return [*self._end(tx, worker, lasting), *self._give_back(tx, worker, passing)]
-
     def parts(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         """The outcomes of the rows of each batch; an outcome of a single row stays as it is."""
+        if self._consumer.batch is None:
+            return [[outcome] for outcome in outcomes]
         members: dict[int, list[Member]] = {}
         ids = json_text([outcome.claim for outcome in outcomes if not outcome.single])
         for batch, claim, failures, key, budget in tx.rows("members", ids=ids, worker=worker):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,17 +74,15 @@ class ConsumerSource:
 
     def _tell_missing_index(self) -> None:
         """Once, and only if this process claims: front ends and pools' children look at the table, too."""
-        if self._told_index:
-            return
-        self._told_index = True
-        if not self.table.has_index:
+        if not self._told_index and not self.table.has_index:
             log.warning(
                 "consumer %s: its index %s %s, so that every claim reads the whole table; "
                 "`rowlock consumers init` creates it",
                 self.consumer.name,
                 self.consumer.index,
-                "was made for another condition or order" if self.table.index_is_outdated else "is missing",
+                self.table.index_trouble,
             )
+        self._told_index = True
 
     @property
     def announces_all_work(self) -> bool:
@@ -95,6 +94,20 @@ class ConsumerSource:
         consumer = self.consumer
         by_time = consumer.where is not None or consumer.when is not None or consumer.form.ages
         return self.database.sees_every_commit and not by_time
+
+    @contextmanager
+    def write(self, now: float | None = None) -> Iterator[Session]:
+        """A transaction with the statements that were written for the table."""
+        statements = self.table.statements  # before it begins: looking at the table takes transactions, too
+        with self.database.write(now) as tx:
+            yield tx.using(statements)
+
+    @contextmanager
+    def read(self, now: float | None = None) -> Iterator[Session]:
+        """A short read with these statements."""
+        statements = self.table.statements
+        with self.database.read(now) as db:
+            yield db.using(statements)
 
     def on(self, session: Session, style: str | None = None) -> Session:
         """The same session with the statements that were written for the table."""
@@ -123,8 +136,8 @@ class ConsumerSource:
         return not self._switched_off
 
     def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
-        with self.database.read(now) as db:
-            found = self._anything_due(self.on(db))
+        with self.read(now) as db:
+            found = self._anything_due(db)
         if found:
             self.claiming.start_over()  # the due row may lie before the last claimed one
         return found
@@ -165,27 +178,25 @@ class ConsumerSource:
             return None
         taken: list[int] = []
         refused: list[tuple[Outcome, DataRefused]] = []
-        with self.database.write(now) as tx:
-            retried, fresh = self.claiming.pick(self.on(tx), worker, request)
+        with self.write(now) as tx:
+            retried, fresh = self.claiming.pick(tx, worker, request)
         for claim in (*retried, *(row[0] for row in fresh)):
             try:
-                with self.database.write(now) as tx:
-                    if self.claiming.show(self.on(tx), worker, [claim]):
+                with self.write(now) as tx:
+                    if self.claiming.show(tx, worker, [claim]):
                         taken.append(claim)
                     else:  # the row is not due any more
-                        self.on(tx).run("end_claims", ids=json_text([claim]), worker=worker)
+                        tx.run("end_claims", ids=json_text([claim]), worker=worker)
             except DataRefused as error:
                 refused.append((Outcome(id=claim, claim=claim, ending=Ending.RELEASED), error))
-        with self.database.write(now) as tx:
-            claims = self.claiming.claims_of(self.on(tx), worker, taken, retried)
-            return self._handed_over(self.on(tx), worker, claims) if request.hand_over else claims, refused
+        with self.write(now) as tx:
+            claims = self.claiming.claims_of(tx, worker, taken, retried)
+            return self._handed_over(tx, worker, claims) if request.hand_over else claims, refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []
 
     def parts(self, db: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-        if self.consumer.batch is None:
-            return [[outcome] for outcome in outcomes]
         parts = self.settling.parts(self.on(db), worker, outcomes)
         return [each or [whole] for whole, each in zip(outcomes, parts, strict=True)]
 
@@ -332,11 +343,10 @@ class ConsumerSource:
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
     ) -> bool:
         """True if no row is in flight, and none is due (or the consumer is paused)."""
-        with self.database.read(now) as db:
-            tx = self.on(db)
-            if tx.row("in_flight") is not None:
+        with self.read(now) as db:
+            if db.row("in_flight") is not None:
                 return False
-            return self._switched_off or self.claiming.facts(tx)[0] or not self._anything_due(tx)
+            return self._switched_off or self.claiming.facts(db)[0] or not self._anything_due(db)
 
 
 def _log_lines(said: list[tuple[str, LogLine]]) -> None:

@@ -1,17 +1,23 @@
-"""A consumer's table: read from the catalogue once and checked, with the statements written for it."""
+"""A consumer's table: read from the catalogue once and checked, with the statements written for it.
+
+It is checked when it is first looked at, not at the first claim.
+"""
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from rowlock.consumers import conditions
-from rowlock.consumers.catalogue import Catalogue
+from rowlock.consumers.catalogue import Catalogue, Described
 from rowlock.consumers.columns import Columns
 from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.forms.status_column import StatusForm
 from rowlock.consumers.indexes import Indexes
-from rowlock.consumers.table_checks import Rehearsal, check_columns
 from rowlock.consumers.table_sql import TableSql
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
+from rowlock.job import Ending, Outcome
 from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 
 
@@ -21,7 +27,7 @@ class Table:
     def __init__(self, database: Database, consumer: Consumer) -> None:
         if database.dialect == "duckdb" and not isinstance(consumer.form, StatusForm):
             raise ConfigurationError(
-                f"consumer {consumer.name!r}: state= and flag= are not for DuckDB: use status=Status(...), a "
+                f"{consumer.title}: state= and flag= are not for DuckDB: use status=Status(...), a "
                 "column with a word for each state"
             )
         self.database = database
@@ -29,13 +35,14 @@ class Table:
         self.catalogue = Catalogue(database, consumer.table)
         found = self.catalogue.describe()
         self.columns = Columns(database, consumer, found.columns)
-        check_columns(consumer, self.columns, found)
+        _check_columns(consumer, self.columns, found)
         self.sql = TableSql(database, consumer, self.columns)
         self.indexes = Indexes(self)
         self._by_style: dict[str, Statements] = {}
-        self.has_index = self.index_reads_clock = self.index_is_outdated = False
+        self.has_index = self.index_reads_clock = False
+        self.index_trouble = ""  # why there is no index that can be used
         self.statements = self._written(None)
-        Rehearsal(self).run()
+        _rehearse(self)
         self.look_for_index()
 
     def on(self, style: str) -> Statements:
@@ -47,21 +54,17 @@ class Table:
     def _written(self, style: str | None) -> Statements:
         return self.sql.written(style, by_index=self.has_index and self.columns.dialect.hints)
 
-    def plan(self) -> str:
-        """How the database finds the next row, in its own words."""
-        with self.database.read() as db:
-            rows = db.using(self.statements).rows("explain")
-        return "; ".join(str(row[-1]).strip() for row in rows)
-
     def look_for_index(self) -> None:
         """Use the index if it exists and fits the consumer's condition and order."""
         there = self.catalogue.index(self.consumer.index)
         kept = "" if there is None else str(there[0] or "")
-        self.index_is_outdated = self.indexes.is_outdated(self.consumer.index, kept)
-        self.has_index = there is not None and not self.index_is_outdated
-        condition = kept.partition(" WHERE ")[2]
+        is_outdated = self.indexes.is_outdated(self.consumer.index, kept)
+        self.index_trouble = (
+            "was made for another condition or order" if is_outdated else "is missing or does not fit it"
+        )
+        self.has_index = there is not None and not is_outdated
         # An older rowlock may have created it without a check: SQLite then refuses every insert.
-        self.index_reads_clock = conditions.may_read_clock(condition)
+        self.index_reads_clock = conditions.may_read_clock(kept.partition(" WHERE ")[2])
         if self.has_index and self.columns.dialect.hints:
             self.statements = self._written(None)
             try:
@@ -72,3 +75,117 @@ class Table:
             except StoreError:  # the index was created for another condition or order
                 self.has_index = False
                 self.statements = self._written(None)
+
+
+def _check_columns(consumer: Consumer, columns: Columns, found: Described) -> None:
+    """Raise unless the columns are there, of a type that fits, and the key is unique."""
+    place, types, who = ".".join(consumer.table), columns.types, consumer.title
+    if not types:
+        raise ConfigurationError(f"{who}: there is no table {place} in this database; create it first")
+    for what, name in consumer.needed():
+        if name not in types:
+            raise ConfigurationError(
+                f"{who}: {what}={name!r}, but {place} has no such column; it has: {', '.join(types)}"
+            )
+    if consumer.key not in found.unique:
+        raise ConfigurationError(
+            f"{who}: key={consumer.key!r} is not unique in {place}: name its primary key, or a column with a "
+            "unique index of its own"
+        )
+    if consumer.due_at is not None and columns.due_time is None:
+        raise ConfigurationError(
+            f"{who}: due_at={consumer.due_at!r} is of type {types[consumer.due_at]} "
+            f"in {place}, which is no time; it must be a timestamp, a date, or a number (Unix seconds)"
+        )
+    refusal = consumer.form.refusal(types, columns.dialect)
+    if refusal is not None:
+        raise ConfigurationError(f"{who}: in {place}, {refusal}")
+
+
+def _rehearse(table: Table) -> None:
+    """Try the statements of a consumer on its table, which changes nothing; raise if one does not work."""
+    consumer, database, statements = table.consumer, table.database, table.statements
+    if consumer.form.words:
+        _try_words(table)
+    what = str(consumer.form)
+    try:
+        with database.read() as db:
+            tx = db.using(statements)
+            tx.rows("try_form")
+            what = f"where={consumer.where!r}"
+            tx.rows("try_where")
+            tx.rows("try_condition")
+            what = str(consumer.form)
+            _explain_writes(table, db)
+    except TRANSIENT:  # a lost connection or a lock says nothing about the consumer
+        raise
+    except StoreError as error:
+        # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
+        said = " ".join(str(error.__cause__ or error).split())
+        raise ConfigurationError(
+            f"{consumer.title}: its {what} does not work on {'.'.join(consumer.table)}: {said}"
+        ) from error
+    if consumer.due_at is not None and database.dialect == "sqlite":  # columns hold any type there
+        with database.read() as db:
+            wrong = db.using(statements).row("not_a_time")
+        if wrong is not None:
+            raise ConfigurationError(
+                f"{consumer.title}: due_at={consumer.due_at!r}: {wrong[0]!r} in that column "
+                "is no time; it must be Unix seconds, or text such as '2026-05-01 10:00:00' (UTC)"
+            )
+
+
+def _explain_writes(table: Table, db: Session) -> None:
+    """Let the database explain the statements that change the user's rows, which runs none of them."""
+    form = table.consumer.form
+    writes = ["mark"]
+    writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
+    writes += ["clear_failed"] if form.shows_failures else []
+    done = form.mark(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
+    nobody = {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0, "row_key": None, "error": None}
+    for name in writes:
+        plan = {name: table.columns.dialect.explain + table.statements[name]}
+        db.using(plan).rows(name, **{**nobody, **form.progress(1.0, 2.0), **done})
+
+
+def _try_words(table: Table) -> None:
+    """Raise if two words are the same value in the column; only the database knows its type."""
+    who, form = table.consumer.title, table.consumer.form
+    kind = table.columns.types[form.column]
+    place = f"{'.'.join(table.consumer.table)}.{form.column}, which is of type {kind or 'ANY'}"
+    written = {f"{name}={word!r}": word for name, word in form.words.items()}
+    said = ""
+    try:
+        with table.database.undone() as db:
+            tx = db.using(table.statements)
+            if "make_words" in table.statements:
+                tx.run("make_words")
+            for said, word in written.items():
+                ((kept,),) = tx.rows("try_word", word=word)
+                if table.columns.dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
+                    raise ConfigurationError(
+                        f"{who}: Status({said}) does not fit into {place}: it would be cut to {kept!r}"
+                    )
+            for one, other in combinations(written, 2):
+                said = f"{one} and {other}"
+                if tx.row("count_values", word=written[one], other_word=written[other])[0] == 1:
+                    raise ConfigurationError(
+                        f"{who}: Status({said}): these are one value in {place}; choose words that "
+                        "differ there"
+                    )
+    except TRANSIENT:
+        raise
+    except StoreError as error:
+        labels = _labels(table)
+        reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
+        raise ConfigurationError(f"{who}: Status({said}) does not work in {place}: {reason}") from error
+
+
+def _labels(table: Table) -> str | None:
+    """The labels of a status column that is an enumeration; None if its type is something else."""
+    if "labels" not in table.statements:
+        return None
+    with table.database.read() as db:
+        place = {"table": table.catalogue.table, "name": table.consumer.form.column}
+        ((labels,),) = db.using(table.statements).rows("labels", **place)
+    return None if labels is None else str(labels)

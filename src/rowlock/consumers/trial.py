@@ -14,9 +14,8 @@ from rowlock.consumers.dialects import Dialect
 from rowlock.errors import TRANSIENT, StoreError
 from rowlock.stores.sql.database import Database
 
-Column = tuple[
-    str, str, bool, bool
-]  # its name, its type's category, whether it can and whether it must be set
+# A column's name, its type's category, whether it can and whether it must be set.
+Column = tuple[str, str, bool, bool]
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -47,49 +46,44 @@ class Trial:
         self._dialect = dialect
         self._columns = columns
         self._names = {"t": t, "table": table, "key": key}
+        self._place = dialect.trial_name.format(t=t)
 
     def sort(self, condition: str) -> tuple[list[str], list[LeftOut]]:
         """The parts of the condition that an index may have, and those that it has to leave out."""
         copy = self._copy()
         impossible = self._refusal(copy)
         rows = [row for row in map(self._row, _ROWS) if self._refusal([*copy, row]) is None]
-        fit: list[str] = []
-        left_out: list[LeftOut] = []
+        reasons: dict[str, str | None] = {}
         for part in conditions.parts(condition):
             if impossible is not None:
-                reason: str | None = f"it could not be tried out: {impossible}"
+                reasons[part] = f"it could not be tried out: {impossible}"
             # SQLite lets such a condition into an index, and fails only when a row is written.
             elif self._dialect.hints and conditions.may_read_clock(part):
-                reason = "it calls a function that may read the clock"
+                reasons[part] = "it calls a function that may read the clock"
             else:
-                reason = self._refusal([*copy, self._written(self._dialect.trial_index, part=part), *rows])
-            if reason is None:
-                fit.append(part)
-            else:
-                left_out.append(LeftOut(part, reason))
-        return fit, left_out
+                index = self._dialect.trial_index.format(**self._names, part=part)
+                reasons[part] = self._refusal([*copy, index, *rows])
+        fit = [part for part, reason in reasons.items() if reason is None]
+        return fit, [LeftOut(part, reason) for part, reason in reasons.items() if reason is not None]
 
     def _copy(self) -> list[str]:
         """The statements that make an empty copy of the table, in which every column may be null."""
-        columns = [names.quoted(name) for name, *_ in self._columns]
+        columns = ", ".join(names.quoted(name) for name, *_ in self._columns)
         needed = [names.quoted(name) for name, _, _, must in self._columns if must]
-        made = [self._written(self._dialect.trial_table, columns=", ".join(columns))]
+        made = [self._dialect.trial_table.format(**self._names, columns=columns)]
         if needed:
             changes = ", ".join(f"ALTER COLUMN {column} DROP NOT NULL" for column in needed)
-            made.append(f"ALTER TABLE {self._written(self._dialect.trial_name)} {changes}")
+            made.append(f"ALTER TABLE {self._place} {changes}")
         return made
 
     def _row(self, values: Mapping[str, str]) -> str:
         """The statement that inserts a row into the copy."""
-        place = self._written(self._dialect.trial_name)
-        settable = [(names.quoted(name), kind) for name, kind, can, _ in self._columns if can]
-        set_to = {column: values[kind] for column, kind in settable if kind in values}
+        set_to = {
+            names.quoted(name): values[kind] for name, kind, can, _ in self._columns if can and kind in values
+        }
         if not set_to:
-            return f"INSERT INTO {place} DEFAULT VALUES"
-        return f"INSERT INTO {place} ({', '.join(set_to)}) VALUES ({', '.join(set_to.values())})"  # noqa: S608 - quoted names, and values from above
-
-    def _written(self, template: str, **values: str) -> str:
-        return template.format(**self._names, **values)
+            return f"INSERT INTO {self._place} DEFAULT VALUES"
+        return f"INSERT INTO {self._place} ({', '.join(set_to)}) VALUES ({', '.join(set_to.values())})"  # noqa: S608 - quoted names, and values from above
 
     def _refusal(self, statements: Sequence[str]) -> str | None:
         """The error of the first of these statements that the database refuses; None: it refuses none."""

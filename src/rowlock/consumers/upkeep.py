@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,22 +36,14 @@ class TableUpkeep:
 
     def __init__(self, source: ConsumerSource) -> None:
         self._source = source
-        self._database = source.database
         self._consumer = source.consumer
         self._ages_at = self._overdue_at = 0.0
         self._told_broken: set[str] = set()
         self._told_refused: set[str] = set()
 
-    @contextmanager
-    def _write(self, now: float | None) -> Iterator[Session]:
-        """A transaction with the statements that were written for the consumer's table."""
-        _ = self._source.table  # looking at it takes transactions of its own
-        with self._database.write(now) as tx:
-            yield self._source.on(tx)
-
     def promote(self, most: int, now: float | None = None) -> int:
         """End pauses whose time is over; rows need no promotion: a claim asks whether they are due."""
-        end_pauses(self._database, now)
+        end_pauses(self._source.database, now)
         return 0
 
     def expire(self, most: int, now: float | None = None) -> int:
@@ -74,7 +65,7 @@ class TableUpkeep:
     def _fail(self, now: float | None, failing: Callable[[Session], int]) -> int:
         """How many rows this fails; none, if the database refuses one of them."""
         try:
-            with self._write(now) as tx:
+            with self._source.write(now) as tx:
                 return failing(tx)
         except DataRefused as error:
             if error.said not in self._told_refused:
@@ -126,7 +117,7 @@ class TableUpkeep:
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Delete claims that wait for rows which are done or gone; log which rows cannot be read."""
-        with self._write(now) as tx:
+        with self._source.write(now) as tx:
             forgotten = tx.run("forget_the_idle")
             if self._consumer.form.keeps_failures:
                 forgotten += tx.run("forget_past_failures")
@@ -135,8 +126,8 @@ class TableUpkeep:
         return forgotten, 0
 
     def _tell_broken(self) -> None:
-        with self._database.read() as db:
-            rows = self._source.on(db).rows("broken_rows", count=_BROKEN_NAMED)
+        with self._source.read() as db:
+            rows = db.rows("broken_rows", count=_BROKEN_NAMED)
         news = {key_text(row[0]) for row in rows} - self._told_broken
         if news:
             self._told_broken |= news
@@ -149,8 +140,7 @@ class TableUpkeep:
 
     def next_needed(self, worker: str, now: float | None = None) -> float | None:
         """Seconds until a row is to be tried again, or a worker's lease runs out."""
-        with self._database.read(now) as session:
-            db = self._source.on(session)
+        with self._source.read(now) as db:
             if db.rows("dead_holders_of_rows", include_refused=0):
                 return 0.0  # declared dead by a worker that does not rescue these rows
             ahead = db.row("next_due_row") if self._consumer.due_at is not None else ()
@@ -158,5 +148,5 @@ class TableUpkeep:
 
     def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
         """True if a row waits that has to run alone."""
-        with self._database.read() as db:
-            return self._source.on(db).row("row_alone_waiting") is not None
+        with self._source.read() as db:
+            return db.row("row_alone_waiting") is not None

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rowlock.consumers import names
-from rowlock.consumers.ordering import parse_order_by
 from rowlock.errors import ConfigurationError
 from rowlock.files.deleting import Deleter
 from rowlock.files.folder import Folder
@@ -241,7 +240,7 @@ class Tiers:
 def _order(value: Any) -> str | None:
     if value is None:
         return None
-    (column, descending), *more = parse_order_by(value)
+    (column, descending), *more = names.order_by(value)
     if more:
         raise ConfigurationError(f"order_by={value!r}: a janitor takes one column")
     if descending:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from rowlock.errors import ConfigurationError
+from rowlock.options import check_keywords
 
 
 class _TableAndFolder(TypedDict):
@@ -52,10 +52,4 @@ class JanitorOptions(ServiceOptions, total=False):
 
 def check_options(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option of `app.ingest` or `app.janitor` is unknown, or a necessary one is missing."""
-    options = IngestOptions if kind == "ingest" else JanitorOptions
-    for name in given:
-        if name not in options.__annotations__:
-            known = ", ".join(sorted(options.__annotations__))
-            raise ConfigurationError(f"app.{kind}: unknown option {name!r}; there are: {known}")
-    if missing := sorted(options.__required_keys__ - set(given)):
-        raise ConfigurationError(f"app.{kind}: give it {', '.join(f'{name}=...' for name in missing)}")
+    check_keywords(f"app.{kind}", given, IngestOptions if kind == "ingest" else JanitorOptions)

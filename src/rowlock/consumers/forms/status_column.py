@@ -23,30 +23,20 @@ if TYPE_CHECKING:
 _NOW = "now"
 # What is written into each column, and when: see `CHANGES`. `_NOW` is the time as the column holds it.
 _BOOKS: dict[str, dict[str, str]] = {
-    "status": {
-        "row_taken": "«running_word»",
-        **dict.fromkeys(("row_given_back", "row_cleared"), "«due_word»"),
-        "marked": "{word}",
-    },
-    "started_at": {
-        **dict.fromkeys(("row_taken", "row_started"), _NOW),
-        **dict.fromkeys(("row_handed_over", "row_given_back", "row_cleared"), "NULL"),
-    },
-    "finished_at": {"row_taken": "NULL", "marked": _NOW, "row_cleared": "NULL"},
-    "claimed_by": {
-        **dict.fromkeys(("row_taken", "row_started"), ":worker"),
-        **dict.fromkeys(("row_given_back", "row_cleared"), "NULL"),
-    },
+    "status": {"«running_word»": "row_taken", "«due_word»": "row_given_back row_cleared", "{word}": "marked"},
+    "started_at": {_NOW: "row_taken row_started", "NULL": "row_handed_over row_given_back row_cleared"},
+    "finished_at": {_NOW: "marked", "NULL": "row_taken row_cleared"},
+    "claimed_by": {":worker": "row_taken row_started", "NULL": "row_given_back row_cleared"},
     "attempts": {  # while the row runs, the column counts this attempt, too
-        "row_taken": "coalesce(«attempts», 0) + 1",
-        **dict.fromkeys(("row_given_back", "marked"), "«attempts» - 1 + :charge"),
-        "row_cleared": "0",
+        "coalesce(«attempts», 0) + 1": "row_taken",
+        "«attempts» - 1 + :charge": "row_given_back marked",
+        "0": "row_cleared",
     },
-    "error": {"marked": ":error", "row_cleared": ":error"},
-    "result": {"marked": "coalesce(:result, «result»)"},
-    "progress": {"row_taken": "0", "marked": "coalesce(:percent, «progress»)", "progress": ":percent"},
-    "progress_done": {"progress": ":done"},
-    "updated_at": dict.fromkeys(CHANGES, _NOW),
+    "error": {":error": "marked row_cleared"},
+    "result": {"coalesce(:result, «result»)": "marked"},
+    "progress": {"0": "row_taken", "coalesce(:percent, «progress»)": "marked", ":percent": "progress"},
+    "progress_done": {":done": "progress"},
+    "updated_at": {_NOW: " ".join(CHANGES)},
 }
 _COLUMNS = (*(name for name in _BOOKS if name != "status"), "created_at", "max_attempts")
 _WORDS = ("due", "running", "done", "failed")
@@ -54,7 +44,7 @@ _BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claime
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
 
-class Status(msgspec.Struct, frozen=True):
+class Status(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A status column of the user's, with the user's own words for what a row can be.
 
     `error` is the column that gets the reason of a failure. The other columns are kept up to date if they
@@ -133,11 +123,7 @@ class StatusForm(Form):
         self.time_format = status.time_format
 
     def __str__(self) -> str:
-        given = msgspec.structs.asdict(self._status)
-        named = [
-            f"{name}={value!r}" for name, value in given.items() if name != "column" and value is not None
-        ]
-        return f"Status({', '.join([repr(self.column), *named])})"
+        return repr(self._status)
 
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
@@ -165,16 +151,14 @@ class StatusForm(Form):
 
     def _written(self, change: str, table: Columns) -> str:
         """What this change sets in the user's row."""
-        return (
-            ", ".join(
-                f"«{name}» = {self._value(name, column, _BOOKS[name][change], table)}"
-                for name, column in self.columns.items()
-                # A column that is `updated_at` as well is written once, as that.
-                if change in _BOOKS.get(name, ())
-                and (name == "updated_at" or column != self._status.updated_at)
-            )
-            or "«status» = «status»"
-        )
+        written = [
+            f"«{name}» = {self._value(name, column, value, table)}"
+            for name, column in self.columns.items()
+            for value, changes in _BOOKS.get(name, {}).items()
+            # A column that is `updated_at` as well is written once, as that.
+            if change in changes.split() and (name == "updated_at" or column != self._status.updated_at)
+        ]
+        return ", ".join(written) or "«status» = «status»"
 
     def _value(self, name: str, column: str, value: str, table: Columns) -> str:
         """The value as that column takes it."""
