@@ -14,7 +14,7 @@ import msgspec
 from rowlock.consumers import names
 from rowlock.consumers.names import Order
 from rowlock.consumers.table_sql import DIRECTION
-from rowlock.consumers.trial import LeftOut, Trial
+from rowlock.consumers.trial import Trial
 from rowlock.errors import StoreError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Indexes:
         where = [index.condition]
         if index.is_of_due_rows:
             listed += [self._due_time] if self._due_time else []
-            where += [f"(\n{part}\n)" for part in self._tried[0]]
+            where += [f"(\n{part}\n)" for part, reason in self._tried.items() if reason is None]
         note = self._dialect.note_inside.format(self._fingerprint(name))
         return self._sql.filled(
             f"{self._dialect.create} {names.quoted(name)} ON «table» ({', '.join(listed)}){note} "
@@ -106,19 +106,16 @@ class Indexes:
         return [name for name, there in kept.items() if there and self.is_outdated(name, there[0] or "")]
 
     @property
-    def left_out(self) -> list[LeftOut]:
-        """The parts of the user's condition that the index of due rows leaves out."""
-        return self._tried[1]
+    def left_out(self) -> dict[str, str]:
+        """The parts of the user's condition that the index of due rows leaves out, and why."""
+        return {part: reason for part, reason in self._tried.items() if reason is not None}
 
     @cached_property
-    def _tried(self) -> tuple[list[str], list[LeftOut]]:
-        """The parts of the user's condition that the index may have, and those that it leaves out."""
+    def _tried(self) -> dict[str, str | None]:
+        """The parts of the user's condition, and why an index must not have them; None: it may."""
         if self._consumer.where is None or not self._dialect.create:
-            return [], []
-        with self._database.read() as db:
-            columns = db.using(self._sql.pieces()).rows("columns_to_copy", table=self._table.catalogue.table)
-        place = {name: self._sql.filled(f"«{name}»") for name in ("t", "table", "key")}
-        return Trial(self._database, self._dialect, columns, **place).sort(self._consumer.where)
+            return {}
+        return Trial(self._table).refusals(self._consumer.where)
 
     def create_statements(self) -> dict[str, list[str]]:
         """The statements that create each index, by name; one that does not fit is dropped first."""

@@ -23,7 +23,8 @@ _FIRST_TIME = 1e9  # a smaller number in the column that rows are ordered by is 
 def left_out(source: ConsumerSource) -> list[str]:
     """The parts of the consumer's condition that the index leaves out, and why, each as a sentence."""
     where = f"is not in {source.consumer.index}, so that claims look at it row by row"
-    return [f"{' '.join(one.part.split())!r} {where}: {one.reason}" for one in source.table.indexes.left_out]
+    parts = source.table.indexes.left_out
+    return [f"{' '.join(part.split())!r} {where}: {reason}" for part, reason in parts.items()]
 
 
 def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
@@ -34,7 +35,7 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         in_flight, waiting = tx.row("count_claims")
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
-        at, seconds = tx.row("oldest") or (None, None)
+        ((at, seconds),) = tx.rows("oldest") or [(None, None)]  # `row` does not read a text that is no UTF-8
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
@@ -95,9 +96,7 @@ def findings(app: Any) -> list[Finding]:
 def _findings(name: str, source: ConsumerSource) -> list[Finding]:
     what = f"consumer {name}"
     try:
-        table, known = source.table, record(source)
-        with source.read() as db:
-            plan = "; ".join(str(row[-1]).strip() for row in db.rows("explain"))
+        table, known, plan = source.table, record(source), source.table.plan()
     except RowlockError as error:
         return [Finding(what, "error", str(error), "mend the table or the consumer's options")]
     found = []

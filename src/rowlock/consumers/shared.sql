@@ -1,5 +1,12 @@
 -- What consumers ask of a user's table and of their claims. What is in « » is the user's: quoted, and put in when the
--- consumer is bound to its store. {ready} is what makes a row due, {claim_key} the key of a claim's row.
+-- consumer is bound to its store. {claim_key} is the key of a claim's row.
+
+-- {due} is the form's condition, {indexed} that and the user's own, {due_now} that the time of `due_at=` has come.
+-- fragment: chosen
+{indexed} AND «t».«key» IS NOT NULL
+
+-- fragment: ready
+{chosen} AND {due_now}
 
 -- A claim has the row's key as text.
 -- fragment: key_as_claimed

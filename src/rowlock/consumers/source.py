@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,17 +23,7 @@ from rowlock.consumers.table import Table
 from rowlock.consumers.upkeep import TableUpkeep
 from rowlock.endings import LONGEST_ISOLATION, Facts
 from rowlock.errors import DataRefused, Fail, RetryLater
-from rowlock.job import (
-    Claim,
-    ClaimKey,
-    ClaimRequest,
-    Ending,
-    Exchange,
-    ExchangeResult,
-    LogLine,
-    Outcome,
-    Report,
-)
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, ExchangeResult, Outcome, Report
 from rowlock.stores.source import DeadHolder, HeldClaim
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.refusals import REFUSED
@@ -220,7 +210,7 @@ class ConsumerSource:
     def report(self, tx: Session, reports: Sequence[Report]) -> None:
         """Write progress; log lines go to the worker's log, because rowlock stores none for a row."""
         if reports:
-            _log_lines(self._said(self.on(tx), reports))
+            _log(self._said(self.on(tx), reports))
             self._show_progress(self.on(tx), reports)
 
     def _show_progress(self, tx: Session, reports: Sequence[Report]) -> None:
@@ -238,13 +228,15 @@ class ConsumerSource:
         if form.holds:
             tx.each("progress_of_row", values)
 
-    def _said(self, tx: Session, reports: Sequence[Report]) -> list[tuple[str, LogLine]]:
+    def _said(self, tx: Session, reports: Sequence[Report]) -> list[str]:
         """The log lines of runs, each with its row's title, which cannot be read after its claim ends."""
         spoken = [report for report in reports if report.lines]
-        if not spoken:
-            return []
-        titles = self._titles(tx, [report.claim for report in spoken])
-        return [(title, line) for title, report in zip(titles, spoken, strict=True) for line in report.lines]
+        titles = self._titles(tx, [report.claim for report in spoken]) if spoken else []
+        return [
+            f"{title}: {line.message}{f' {line.fields}' if line.fields else ''}"
+            for title, report in zip(titles, spoken, strict=True)
+            for line in report.lines
+        ]
 
     def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
         return self._titles(self.on(db), [claim for _, claim in held])
@@ -268,7 +260,7 @@ class ConsumerSource:
             said = f"row {settling.unmarked[0]} was deleted or changed by others; what was written is undone"
             # The other rows of a batch are tried again, without this row: it is not due any more.
             raise Fail(said) if self.consumer.batch is None else RetryLater(0.0, said)
-        _log_lines(lines)
+        _log(lines)
         return True
 
     def confirm_on(self, tx: Session, style: str, claim: Claim, report: Report | None) -> bool:
@@ -284,7 +276,7 @@ class ConsumerSource:
         held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
         if not held or tx.row("worker_lives", worker=worker) is None:
             return False
-        _log_lines(lines)
+        _log(lines)
         return True
 
     # -- claims of living and dead workers ----------------------------------------------------------
@@ -297,15 +289,7 @@ class ConsumerSource:
         rows = self.on(db).rows("held_rows", worker=worker)
         return [
             HeldClaim(
-                Outcome(
-                    id=claim,
-                    claim=claim,
-                    ending=Ending.RELEASED,
-                    task=self.consumer.name,
-                    started=started_at,
-                    row=key_text(key),
-                    single=True,
-                ),
+                self.undecided(claim, key, started_at),
                 Facts(
                     failures=failures,
                     max_attempts=own_budget(budget),
@@ -318,6 +302,18 @@ class ConsumerSource:
             )
             for claim, key, failures, started_at, deaths, kind, said, budget in rows
         ]
+
+    def undecided(self, claim: int, key: Any, started: float | None = None) -> Outcome:
+        """A claim of one row, of which nothing is decided yet."""
+        return Outcome(
+            id=claim,
+            claim=claim,
+            ending=Ending.RELEASED,
+            task=self.consumer.name,
+            started=started,
+            row=key_text(key),
+            single=True,
+        )
 
     def dead_holders(self, db: Session, include_refused: bool) -> list[DeadHolder]:
         rows = self.on(db).rows("dead_holders_of_rows", include_refused=int(include_refused))
@@ -349,6 +345,6 @@ class ConsumerSource:
             return self._switched_off or self.claiming.facts(db)[0] or not self._anything_due(db)
 
 
-def _log_lines(said: list[tuple[str, LogLine]]) -> None:
-    for title, line in said:
-        log.info("%s: %s%s", title, line.message, f" {line.fields}" if line.fields else "")
+def _log(lines: Sequence[str]) -> None:
+    for line in lines:
+        log.info("%s", line)

@@ -54,6 +54,12 @@ class Table:
     def _written(self, style: str | None) -> Statements:
         return self.sql.written(style, by_index=self.has_index and self.columns.dialect.hints)
 
+    def plan(self) -> str:
+        """How the database finds the next row, in its own words."""
+        with self.database.read() as db:
+            rows = db.using(self.statements).rows("explain")
+        return "; ".join(str(row[-1]).strip() for row in rows)
+
     def look_for_index(self) -> None:
         """Use the index if it exists and fits the consumer's condition and order."""
         there = self.catalogue.index(self.consumer.index)
@@ -127,10 +133,10 @@ def _rehearse(table: Table) -> None:
         ) from error
     if consumer.due_at is not None and database.dialect == "sqlite":  # columns hold any type there
         with database.read() as db:
-            wrong = db.using(statements).row("not_a_time")
-        if wrong is not None:
+            wrong = db.using(statements).rows("not_a_time")
+        if wrong:
             raise ConfigurationError(
-                f"{consumer.title}: due_at={consumer.due_at!r}: {wrong[0]!r} in that column "
+                f"{consumer.title}: due_at={consumer.due_at!r}: {wrong[0][0]!r} in that column "
                 "is no time; it must be Unix seconds, or text such as '2026-05-01 10:00:00' (UTC)"
             )
 

@@ -1,6 +1,6 @@
 """Writes the statements for a user's table.
 
-The user's names are put into them quoted; values are always bound.
+The user's names, words and condition are put into them; what a claim or a run brings is always bound.
 """
 
 from __future__ import annotations
@@ -63,10 +63,7 @@ class TableSql:
             "order_seconds": first_time.seconds.replace("{0}", first),
             "place": "".join(f"{dialect.as_text.format(column)}, " for column in ordered[:-1]),
             "ordering": self._ordering(backwards=False),
-            "beyond": "",
             "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
-            "chosen": "{indexed} AND «t».«key» IS NOT NULL",
-            "ready": "{chosen} AND {due_now}",
             "due_now": due_time.due if due_time else "true",
             "next_due_at": due_time.next if due_time else "NULL",
             "not_a_time": NOT_A_TIME,

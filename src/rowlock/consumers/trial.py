@@ -6,24 +6,13 @@ If an index's condition fails for a row, that row cannot be written: such a cond
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from rowlock.consumers import conditions, names
-from rowlock.consumers.dialects import Dialect
 from rowlock.errors import TRANSIENT, StoreError
-from rowlock.stores.sql.database import Database
 
-# A column's name, its type's category, whether it can and whether it must be set.
-Column = tuple[str, str, bool, bool]
-
-
-class LeftOut(msgspec.Struct, frozen=True):
-    """A part of a condition that an index must not have, and why."""
-
-    part: str
-    reason: str
-
+if TYPE_CHECKING:
+    from rowlock.consumers.table import Table
 
 # Values of trial rows, by the category of a column's type: S is text, N a number, A any. Others are null.
 _ROWS: tuple[Mapping[str, str], ...] = (
@@ -37,34 +26,33 @@ _ROWS: tuple[Mapping[str, str], ...] = (
 
 
 class Trial:
-    """One table; `t`, `table` and `key` are its names as SQL."""
+    """An empty copy of one table."""
 
-    def __init__(
-        self, database: Database, dialect: Dialect, columns: Sequence[Column], *, t: str, table: str, key: str
-    ) -> None:
-        self._database = database
-        self._dialect = dialect
-        self._columns = columns
-        self._names = {"t": t, "table": table, "key": key}
-        self._place = dialect.trial_name.format(t=t)
+    def __init__(self, table: Table) -> None:
+        self._database = table.database
+        self._dialect = table.columns.dialect
+        self._names = {name: table.sql.filled(f"«{name}»") for name in ("t", "table", "key")}
+        self._place = self._dialect.trial_name.format(**self._names)
+        with table.database.read() as db:
+            # Of each: its name, its type's category, whether it can and whether it must be set.
+            self._columns = db.using(table.statements).rows("columns_to_copy", table=table.catalogue.table)
 
-    def sort(self, condition: str) -> tuple[list[str], list[LeftOut]]:
-        """The parts of the condition that an index may have, and those that it has to leave out."""
+    def refusals(self, condition: str) -> dict[str, str | None]:
+        """Why an index must not have each part of the condition; None: it may."""
         copy = self._copy()
         impossible = self._refusal(copy)
         rows = [row for row in map(self._row, _ROWS) if self._refusal([*copy, row]) is None]
-        reasons: dict[str, str | None] = {}
+        found: dict[str, str | None] = {}
         for part in conditions.parts(condition):
             if impossible is not None:
-                reasons[part] = f"it could not be tried out: {impossible}"
+                found[part] = f"it could not be tried out: {impossible}"
             # SQLite lets such a condition into an index, and fails only when a row is written.
             elif self._dialect.hints and conditions.may_read_clock(part):
-                reasons[part] = "it calls a function that may read the clock"
+                found[part] = "it calls a function that may read the clock"
             else:
                 index = self._dialect.trial_index.format(**self._names, part=part)
-                reasons[part] = self._refusal([*copy, index, *rows])
-        fit = [part for part, reason in reasons.items() if reason is None]
-        return fit, [LeftOut(part, reason) for part, reason in reasons.items() if reason is not None]
+                found[part] = self._refusal([*copy, index, *rows])
+        return found
 
     def _copy(self) -> list[str]:
         """The statements that make an empty copy of the table, in which every column may be null."""

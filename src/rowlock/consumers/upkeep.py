@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rowlock import claim_outcomes
 from rowlock.consumers.row import key_text
 from rowlock.endings import Event, Facts
@@ -107,11 +105,9 @@ class TableUpkeep:
         """Fail these (claim, key, holder) for what happened to them; returns how many."""
         by_holder: dict[str, list[Outcome]] = {}
         for claim, key, holder in claims:
-            plain = Outcome(
-                id=claim, claim=claim, ending=Ending.FAILED, task=self._consumer.name, row=key_text(key)
-            )
-            outcome = claim_outcomes.decided(plain, event, Facts(), self._consumer.retry, said)
-            by_holder.setdefault(holder, []).append(msgspec.structs.replace(outcome, single=True))
+            undecided = self._source.undecided(claim, key)
+            outcome = claim_outcomes.decided(undecided, event, Facts(), self._consumer.retry, said)
+            by_holder.setdefault(holder, []).append(outcome)
         settle = self._source.settling.settle
         return sum(len(some) - len(settle(tx, holder, some)) for holder, some in by_holder.items())
 
