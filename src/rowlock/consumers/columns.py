@@ -81,10 +81,8 @@ class Columns:
 
     def json_value(self, column: str, text: str) -> str:
         """A JSON text as that column takes it; it is never cut, because a part of it would not be JSON."""
-        if self._database.dialect == "sqlite":
-            return text
         kind = self.types[column]
-        return f"CAST({text} AS {kind if kind in ('json', 'jsonb') else 'text'})"
+        return self.dialect.as_type.format(text, kind if kind in ("json", "jsonb") else "text")
 
     def fitted(self, column: str, text: str) -> str:
         """A text cut to the length of that column; an empty text for NULL, if the column is NOT NULL."""

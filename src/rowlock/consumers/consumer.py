@@ -81,13 +81,7 @@ class Consumer:
         self.name = names.consumer_name(name)
         self.table = names.table(given["table"])
         self.key = names.column("key", given.get("key", "id"))
-        self.form = forms.of(
-            self.name,
-            given.get("failed"),
-            state=given.get("state"),
-            status=given.get("status"),
-            flag=given.get("flag"),
-        )
+        self.form = forms.of(self.name, given)
         order_by, columns, due_at = given.get("order_by"), given.get("columns"), given.get("due_at")
         self.order = names.order_by([self.key] if order_by is None else order_by)
         self.columns = None if columns is None else _columns(columns)

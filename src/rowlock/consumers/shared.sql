@@ -238,9 +238,6 @@ FROM «table» {by_index} WHERE {chosen} AND {not_given_up}
 -- name: next_due_row
 SELECT {next_due_at} FROM «table» {by_index} WHERE {chosen} AND NOT {due_now}
 
--- name: not_a_time
-SELECT CAST(«due_at» AS text) FROM (SELECT «due_at» FROM «table» LIMIT 1000) some WHERE {not_a_time} LIMIT 1
-
 -- name: count_claims
 SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
 FROM rowlock_consumer_claims WHERE consumer = «consumer»
@@ -265,7 +262,7 @@ SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} O
 {row_failed}
 
 -- name: running_condition
-{row_running}
+{markable}
 
 -- name: done_condition
 {row_done}

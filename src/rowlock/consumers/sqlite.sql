@@ -54,6 +54,10 @@ INSERT INTO rowlock_words VALUES (:word, :word) RETURNING word
 SELECT count(*) FROM (
     SELECT «status» FROM «table» WHERE false UNION SELECT word FROM rowlock_words WHERE given IN (:word, :other_word))
 
+-- A column holds values of any type, whatever its own is.
+-- name: not_a_time
+SELECT CAST(«due_at» AS text) FROM (SELECT «due_at» FROM «table» LIMIT 1000) some WHERE {not_a_time} LIMIT 1
+
 -- name: draw_claim
 UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 

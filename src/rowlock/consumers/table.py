@@ -131,7 +131,7 @@ def _rehearse(table: Table) -> None:
         raise ConfigurationError(
             f"{consumer.title}: its {what} does not work on {'.'.join(consumer.table)}: {said}"
         ) from error
-    if consumer.due_at is not None and database.dialect == "sqlite":  # columns hold any type there
+    if consumer.due_at is not None and "not_a_time" in statements:
         with database.read() as db:
             wrong = db.using(statements).rows("not_a_time")
         if wrong:

@@ -6,6 +6,7 @@ The user's names, words and condition are put into them; what a claim or a run b
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from rowlock.consumers import names
 from rowlock.consumers.column_times import NOT_A_TIME
@@ -46,7 +47,8 @@ class TableSql:
                 words = {"ordering": self._ordering(backwards), "beyond": where}
                 written[f"take_free{beyond}{name}"] = written.write("{take_free}", words)
         percent = self._dialect.percent if style is None else "%%" if style == "pyformat" else "%"
-        filled = {name: self.filled(text, percent) for name, text in written.items()}
+        fill = self._filler(percent)
+        filled = {name: fill(text) for name, text in written.items()}
         return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
 
     def pieces(self, style: str | None = None, by_index: bool = False) -> Statements:
@@ -72,10 +74,14 @@ class TableSql:
         }
         return self._database.statements(*self._sources, words=words, style=style)
 
-    def filled(self, text: str, percent: str = "%") -> str:
-        """The text with the user's names and conditions in place of the marks, and % written like this."""
-        theirs = self._theirs
-        return _MARK.sub(lambda match: theirs[match[1]].replace("%", percent), text)
+    def filled(self, text: str) -> str:
+        """The text with the user's names in place of the marks, as an administrator would write it."""
+        return self._filler("%")(text)
+
+    def _filler(self, percent: str) -> Callable[[str], str]:
+        """Fills the marks in a text; `percent` is how the user's % is written."""
+        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
+        return lambda text: _MARK.sub(lambda match: theirs[match[1]], text)
 
     def _overdue(self) -> str:
         """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
@@ -116,7 +122,6 @@ class TableSql:
             for name, down in self._consumer.position
         )
 
-    @property
     def _theirs(self) -> dict[str, str]:
         """The user's names, quoted, and the user's own condition."""
         consumer, form, types = self._consumer, self._consumer.form, self._columns.types

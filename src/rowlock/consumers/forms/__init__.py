@@ -5,7 +5,7 @@ Only data: which pieces of SQL make up the form, which columns they name, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rowlock.consumers.forms.base import Form
@@ -19,17 +19,18 @@ __all__ = ["Failed", "Flag", "Form", "Status", "of"]
 _FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm, "flag": FlagForm}
 
 
-def of(consumer: str, failed: Failed | None, **given: Any) -> Form:
+def of(consumer: str, given: Mapping[str, Any]) -> Form:
     """The form that the one option which is not None stands for; `failed` belongs to `state`."""
-    chosen = [(option, value) for option, value in given.items() if value is not None]
+    chosen = [option for option in _FORMS if given.get(option) is not None]
     if len(chosen) != 1:
         raise ConfigurationError(
             f"consumer {consumer!r}: give it either state=..., a JSON column, or status=Status(...), "
             f"or flag=Flag(...){', and only one of them' if chosen else ''}"
         )
-    ((option, value),) = chosen
+    (option,) = chosen
+    failed = given.get("failed")
     if failed is None:
-        return _FORMS[option](value, consumer)
+        return _FORMS[option](given[option], consumer)
     if option != "state":
         raise ConfigurationError(f"consumer {consumer!r}: failed=... is for state=..., not for {option}=...")
-    return StateForm(value, consumer, failed)
+    return StateForm(given[option], consumer, failed)

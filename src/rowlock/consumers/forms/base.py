@@ -27,7 +27,7 @@ CHANGES = (
 # The pieces of SQL of which a form is made, as they are in a form that leaves them out.
 PIECES = {
     **dict.fromkeys(CHANGES, ""),
-    **dict.fromkeys(("broken", "row_running", "stale", "too_old"), "false"),
+    **dict.fromkeys(("broken", "stale", "too_old"), "false"),
     "not_given_up": "true",
     "failed_rows": "«table»",
     "row_attempts": "failures",

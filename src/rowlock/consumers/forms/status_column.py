@@ -142,7 +142,6 @@ class StatusForm(Form):
             "markable": "«status» = «running_word»",
             "row_failed": "«status» = «failed_word»",
             "row_done": "«status» = «done_word»",
-            "row_running": "«status» = «running_word»",
             **({"row_attempts": "coalesce(«attempts», 0)"} if status.attempts else {}),
             **({"row_max_attempts": "«max_attempts»", "held_budget": _BUDGET} if status.max_attempts else {}),
             **({"stale": table.older(str(self.running_since))} if status.stale_after else {}),
