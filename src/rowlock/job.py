@@ -302,6 +302,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     claim: int
+    title: str = ""  # of its claim; log lines of a row are not stored but logged with it
     progress: Progress | None = None
     lines: Sequence[LogLine] = ()
 

@@ -75,60 +75,50 @@ _SQLITE_TEXT = ColumnTime(
 NOT_A_TIME = f"«due_at» IS NOT NULL AND ({_DUE_SECONDS}) IS NULL"
 
 _EPOCH = "CAST(extract(epoch FROM {0}) AS double precision)"
+_UTC_EPOCH = _EPOCH.format("timezone('UTC', {0})")
+_DATE_EPOCH = _EPOCH.format("timezone('UTC', CAST({0} AS timestamp))")
 _NUMBER = ("extract(epoch FROM {now})", "CAST({0} AS double precision)")
 _WHOLE = "CAST(floor(extract(epoch FROM {now})) AS bigint)"
 _UTC_NOW = "timezone('UTC', {now})"
 _INFINITY = "CAST('-infinity' AS {0})"
 _UTC = "make_timestamp(CAST({now} * 1000000 AS BIGINT))"  # DuckDB's TIMESTAMP has no zone
 
-COLUMN_TIMES: dict[str, tuple[ColumnTime, ...]] = {
-    "sqlite": (
-        ColumnTime(typed(".*INT"), NUMBERS["integer"], "{0}", _SQLITE_DUE, limit="{now-age}"),
-        ColumnTime(typed(".*(REAL|FLOA|DOUB)"), NUMBERS["real"], "{0}", _SQLITE_DUE),
-        _SQLITE_TEXT,
-        msgspec.structs.replace(_SQLITE_TEXT, fits=typed(""), due_time=None),
+SQLITE = (
+    ColumnTime(typed(".*INT"), NUMBERS["integer"], "{0}", _SQLITE_DUE, limit="{now-age}"),
+    ColumnTime(typed(".*(REAL|FLOA|DOUB)"), NUMBERS["real"], "{0}", _SQLITE_DUE),
+    _SQLITE_TEXT,
+    msgspec.structs.replace(_SQLITE_TEXT, fits=typed(""), due_time=None),
+)
+POSTGRESQL = (
+    _postgresql("timestamp.*with time zone", "{now}", _EPOCH, _INFINITY.format("timestamptz")),
+    _postgresql(".*with time zone", "{now}", _EPOCH),
+    _postgresql(".*timestamp", _UTC_NOW, _UTC_EPOCH, _INFINITY.format("timestamp")),
+    _postgresql("date$", f"CAST({_UTC_NOW} AS date)", _DATE_EPOCH, _INFINITY.format("date")),
+    _postgresql("(bigint|integer)$", *_NUMBER, "0", _WHOLE),
+    _postgresql("(double precision|real)$|numeric", *_NUMBER, "0", _EPOCH.format("{now}")),
+    _postgresql(".*(int|double|real|numeric)", *_NUMBER),
+    ColumnTime(
+        typed(""),
+        "CAST({now} AS text)",
+        "CAST(NULL AS double precision)",
+        compared="CAST({0} AS timestamptz)",
+        limit="{now-age}",
     ),
-    "postgresql": (
-        _postgresql("timestamp.*with time zone", "{now}", _EPOCH, _INFINITY.format("timestamptz")),
-        _postgresql(".*with time zone", "{now}", _EPOCH),
-        _postgresql(
-            ".*timestamp",
-            _UTC_NOW,
-            _EPOCH.format("timezone('UTC', {0})"),
-            _INFINITY.format("timestamp"),
-        ),
-        _postgresql(
-            "date$",
-            f"CAST({_UTC_NOW} AS date)",
-            _EPOCH.format("timezone('UTC', CAST({0} AS timestamp))"),
-            _INFINITY.format("date"),
-        ),
-        _postgresql("(bigint|integer)$", *_NUMBER, "0", _WHOLE),
-        _postgresql("(double precision|real)$|numeric", *_NUMBER, "0", _EPOCH.format("{now}")),
-        _postgresql(".*(int|double|real|numeric)", *_NUMBER),
-        ColumnTime(
-            typed(""),
-            "CAST({now} AS text)",
-            "CAST(NULL AS double precision)",
-            compared="CAST({0} AS timestamptz)",
-            limit="{now-age}",
-        ),
+)
+DUCKDB = (
+    _duckdb("TIMESTAMP WITH TIME ZONE$", "to_timestamp({now})", "epoch({0})", "to_timestamp({now})"),
+    _duckdb(".*WITH TIME ZONE", "to_timestamp({now})", "epoch({0})"),
+    _duckdb("TIMESTAMP", _UTC, "epoch({0})", _UTC),
+    _duckdb("DATE$", f"CAST({_UTC} AS DATE)", "epoch({0})", _UTC),
+    _duckdb(".*(INT|DOUBLE|FLOAT|DECIMAL)", "{now}", "CAST({0} AS DOUBLE)", "{now}"),
+    ColumnTime(
+        typed(""),
+        f"CAST({_UTC} AS VARCHAR)",
+        "CAST(NULL AS DOUBLE)",
+        compared="TRY_CAST({0} AS TIMESTAMP)",
+        limit=_UTC.replace("{now}", "{now-age}"),
     ),
-    "duckdb": (
-        _duckdb("TIMESTAMP WITH TIME ZONE$", "to_timestamp({now})", "epoch({0})", "to_timestamp({now})"),
-        _duckdb(".*WITH TIME ZONE", "to_timestamp({now})", "epoch({0})"),
-        _duckdb("TIMESTAMP", _UTC, "epoch({0})", _UTC),
-        _duckdb("DATE$", f"CAST({_UTC} AS DATE)", "epoch({0})", _UTC),
-        _duckdb(".*(INT|DOUBLE|FLOAT|DECIMAL)", "{now}", "CAST({0} AS DOUBLE)", "{now}"),
-        ColumnTime(
-            typed(""),
-            f"CAST({_UTC} AS VARCHAR)",
-            "CAST(NULL AS DOUBLE)",
-            compared="TRY_CAST({0} AS TIMESTAMP)",
-            limit=_UTC.replace("{now}", "{now-age}"),
-        ),
-    ),
-}
+)
 
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?")
 

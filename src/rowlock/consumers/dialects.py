@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from rowlock.consumers.column_times import COLUMN_TIMES, ColumnTime, Fits, typed
+from rowlock.consumers import column_times
+from rowlock.consumers.column_times import ColumnTime, Fits, typed
 from rowlock.job import utc
 
 
@@ -59,7 +60,7 @@ DIALECTS = {
         boolean=typed(".*BOOL"),
         flag_type=typed(".*(BOOL|INT)"),
         wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
-        times=COLUMN_TIMES["sqlite"],
+        times=column_times.SQLITE,
         explain="EXPLAIN QUERY PLAN ",
         hints=True,
         create="CREATE INDEX IF NOT EXISTS",
@@ -80,7 +81,7 @@ DIALECTS = {
         flag_type=typed("boolean$"),
         wanted_flag="boolean",
         cuts=typed(".*CHAR"),
-        times=COLUMN_TIMES["postgresql"],
+        times=column_times.POSTGRESQL,
         load={
             "timestamp with time zone": lambda value: None if value is None else utc(value),
             "json": lambda value: None if value is None else _json(value),
@@ -94,5 +95,5 @@ DIALECTS = {
         trial_name="pg_temp.{t}",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(boolean=typed(".*BOOL"), times=COLUMN_TIMES["duckdb"], nulls_after="<>"),
+    "duckdb": Dialect(boolean=typed(".*BOOL"), times=column_times.DUCKDB, nulls_after="<>"),
 }

@@ -210,8 +210,8 @@ class ConsumerSource:
     def report(self, tx: Session, reports: Sequence[Report]) -> None:
         """Write progress; log lines go to the worker's log, because rowlock stores none for a row."""
         if reports:
-            _log(self._said(self.on(tx), reports))
             self._show_progress(self.on(tx), reports)
+            _log(reports)
 
     def _show_progress(self, tx: Session, reports: Sequence[Report]) -> None:
         form = self.consumer.form
@@ -228,21 +228,9 @@ class ConsumerSource:
         if form.holds:
             tx.each("progress_of_row", values)
 
-    def _said(self, tx: Session, reports: Sequence[Report]) -> list[str]:
-        """The log lines of runs, each with its row's title, which cannot be read after its claim ends."""
-        spoken = [report for report in reports if report.lines]
-        titles = self._titles(tx, [report.claim for report in spoken]) if spoken else []
-        return [
-            f"{title}: {line.message}{f' {line.fields}' if line.fields else ''}"
-            for title, report in zip(titles, spoken, strict=True)
-            for line in report.lines
-        ]
-
     def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
-        return self._titles(self.on(db), [claim for _, claim in held])
-
-    def _titles(self, db: Session, claims: Sequence[int]) -> list[str]:
-        keys = dict(db.rows("rows_of", ids=json_text(claims)))
+        claims = [claim for _, claim in held]
+        keys = dict(self.on(db).rows("rows_of", ids=json_text(claims)))
         rows = [f"row {key_text(keys[one])}" if one in keys else f"lost claim {one}" for one in claims]
         return [f"consumer {self.consumer.name}, {row}" for row in rows]
 
@@ -252,22 +240,20 @@ class ConsumerSource:
         self, tx: Session, style: str, worker: str, outcome: Outcome, report: Report | None
     ) -> bool:
         """Mark the row and end the claim in the task's own transaction."""
-        tx, settling = self.on(tx, style), self.settling
-        lines = self._said(tx, [] if report is None else [report])
-        if settling.settle(tx, worker, [outcome]):
+        settling = self.settling
+        if settling.settle(self.on(tx, style), worker, [outcome]):
             return False
         if settling.unmarked:
             said = f"row {settling.unmarked[0]} was deleted or changed by others; what was written is undone"
             # The other rows of a batch are tried again, without this row: it is not due any more.
             raise Fail(said) if self.consumer.batch is None else RetryLater(0.0, said)
-        _log(lines)
+        _log([] if report is None else [report])
         return True
 
     def confirm_on(self, tx: Session, style: str, claim: Claim, report: Report | None) -> bool:
         """Write the run's progress and hold its claims until the task commits."""
         tx, worker = self.on(tx, style), claim.claimed_by
         reports = [] if report is None else [report]
-        lines = self._said(tx, reports)
         if reports and "lock_rows" in self.table.statements:  # every transaction locks rows before claims
             members = tx.rows("members", ids=json_text([claim.claim]), worker=worker)
             tx.rows("lock_rows", ids=json_text([one[1] for one in members]), worker=worker)
@@ -276,7 +262,7 @@ class ConsumerSource:
         held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
         if not held or tx.row("worker_lives", worker=worker) is None:
             return False
-        _log(lines)
+        _log(reports)
         return True
 
     # -- claims of living and dead workers ----------------------------------------------------------
@@ -345,6 +331,7 @@ class ConsumerSource:
             return self._switched_off or self.claiming.facts(db)[0] or not self._anything_due(db)
 
 
-def _log(lines: Sequence[str]) -> None:
-    for line in lines:
-        log.info("%s", line)
+def _log(reports: Sequence[Report]) -> None:
+    for report in reports:
+        for line in report.lines:
+            log.info("%s: %s%s", report.title, line.message, f" {line.fields}" if line.fields else "")

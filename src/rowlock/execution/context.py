@@ -203,8 +203,13 @@ class JobContext:
         with self._lock:
             if self.progress_said is None and not self._lines:
                 return None
-            lines = tuple(self._lines)
-            report = Report(id=self.id, claim=self.claim, progress=self.progress_said, lines=lines)
+            report = Report(
+                id=self.id,
+                claim=self.claim,
+                title=self.job.title,
+                progress=self.progress_said,
+                lines=tuple(self._lines),
+            )
             self.progress_said, self._lines = None, []
             return report
 
