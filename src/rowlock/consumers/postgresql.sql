@@ -27,13 +27,10 @@ coalesce({due_state}, false)
 (jsonb_typeof(«state» -> '«name»' -> 'failed') IS NOT NULL)
 
 -- fragment: row_done_state
-(«state» ->> '«name»' IS NOT NULL AND jsonb_typeof(«state» -> '«name»' -> 'failed') IS NULL)
+(«state» ->> '«name»' IS NOT NULL AND NOT {row_failed})
 
 -- fragment: row_failed_by_mark
 coalesce((«state» -> '«name»') = ({failure_mark}), false)
-
--- fragment: row_done_by_mark
-(«state» ->> '«name»' IS NOT NULL AND NOT {row_failed_by_mark})
 
 -- fragment: kept_mark
 CAST(:mark AS jsonb)

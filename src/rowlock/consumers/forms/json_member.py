@@ -53,8 +53,7 @@ class StateForm(Form):
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
             return words
-        own = {"row_failed": "{row_failed_by_mark}", "row_done": "{row_done_by_mark}"}
-        return {**words, **own, "failed_rows": "{rows_with_failures}"}
+        return {**words, "row_failed": "{row_failed_by_mark}", "failed_rows": "{rows_with_failures}"}
 
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
         if outcome.ending is Ending.COMPLETED:
