@@ -14,9 +14,8 @@ from rowlock.errors import RowlockError
 from rowlock.insights.consuming import ConsumerRecord
 from rowlock.insights.finding import Finding
 from rowlock.job import utc
-from rowlock.stores.sql.reading import Reading
 
-_RATE_MINUTES = 5
+_RATE_MINUTES = 5  # the last complete minutes, over which the rate is counted
 _FIRST_TIME = 1e9  # a smaller number in the column that rows are ordered by is not a time
 
 
@@ -29,10 +28,11 @@ def left_out(source: ConsumerSource) -> list[str]:
 
 def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
     """The counts of one consumer. With its indexes this reads the due and failed rows, not the done ones."""
-    consumer, table = source.consumer, source.table
+    consumer, table, minute = source.consumer, source.table, int(time.time() // 60)
     with source.read() as tx:
         ready, ahead = tx.row("count_ready")
-        in_flight, waiting = tx.row("count_claims")
+        held, waiting = tx.row("count_claims")
+        ended = tx.row("count_ended", since=minute - _RATE_MINUTES, minute=minute)[0]
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
         ((at, seconds),) = tx.rows("oldest") or [(None, None)]  # `row` does not read a text that is no UTF-8
@@ -40,7 +40,6 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
         until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
         now = tx.now
-    held = in_flight or 0
     due = ready if consumer.form.holds else max(0, ready - held)
     lag = max(0.0, now - seconds) if seconds is not None and seconds > _FIRST_TIME else None
     return ConsumerRecord(
@@ -48,29 +47,18 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         table=".".join(consumer.table),
         due=due,
         in_flight=held,
-        waiting=waiting or 0,
+        waiting=waiting,
         done=int(total) if exact else max(0, int(total) - due - ahead - held - failed - broken),
         done_is_exact=exact,
         failed=failed,
         broken=broken,
         oldest_due=at,
         lag=lag,
-        per_minute=_rate(source),
+        per_minute=float(ended) / _RATE_MINUTES,
         has_index=table.has_index,
         paused=paused,
         paused_until=None if until is None else utc(until),
     )
-
-
-def _rate(source: ConsumerSource) -> float:
-    """Rows that ended per minute, over the last five complete minutes."""
-    minute = int(time.time() // 60)
-    found = [
-        one
-        for one in Reading(source.database).minutes(minute - _RATE_MINUTES)
-        if one.queue == source.consumer.queue and one.minute < minute
-    ]
-    return sum(one.completed + one.failed for one in found) / _RATE_MINUTES
 
 
 def retry_failed(source: ConsumerSource) -> int:

@@ -239,8 +239,11 @@ FROM «table» {by_index} WHERE {chosen} AND {not_given_up}
 SELECT {next_due_at} FROM «table» {by_index} WHERE {chosen} AND NOT {due_now}
 
 -- name: count_claims
-SELECT sum(CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END), sum(CASE WHEN claimed_by IS NULL THEN 1 ELSE 0 END)
-FROM rowlock_consumer_claims WHERE consumer = «consumer»
+SELECT count(claimed_by), count(*) - count(claimed_by) FROM rowlock_consumer_claims WHERE consumer = «consumer»
+
+-- name: count_ended
+SELECT coalesce(sum(completed + failed), 0) FROM rowlock_minutes
+WHERE queue = «queue» AND minute >= :since AND minute < :minute
 
 -- name: count_failed_rows
 SELECT count(*) FROM {failed_rows} WHERE {row_failed}
