@@ -19,7 +19,7 @@ from rowlock.liveness import Lease
 from rowlock.stores.base import Rescue
 from rowlock.stores.source import DeadHolder, HeldClaim, Source
 from rowlock.stores.sql.database import Database
-from rowlock.stores.sql.refusals import Refusals
+from rowlock.stores.sql.refusals import Refusals, key_of
 from rowlock.stores.sql.session import Session
 
 _REFUSED_AGAIN_SECONDS = 60.0  # between tries to take back from a dead worker what was refused before
@@ -35,27 +35,17 @@ class Rescuing:
 
     def retire(self, worker: str, now: float | None = None) -> None:
         """End a worker in good order; what it still holds goes back, free of charge."""
+        holder = DeadHolder(worker, "stopped")
         try:
             with self._database.write(now) as tx:
-                back = [(one.source, self._give_back(tx, one.source, worker)) for one in self._refusals]
-                self._end(tx, worker, back)
+                tx.run("retire_worker", worker=worker)  # first: what comes back is for others, who are told
+                for one in self._refusals:
+                    self._take_back(tx, one.source, holder)
         except DataRefused:
-            for one in self._refusals:
-                with self._database.read(now) as db:
-                    outcomes = [_decided(held, Event.STOPPED) for held in one.source.left_by(db, worker)]
-                self._write_apart(one, worker, outcomes, now)
             with self._database.write(now) as tx:
-                self._end(tx, worker, [])
-
-    def _give_back(self, tx: Session, source: Source, worker: str) -> list[Outcome]:
-        outcomes = [_decided(held, Event.STOPPED) for held in source.left_by(tx, worker)]
-        source.finish(tx, worker, outcomes)
-        return outcomes
-
-    def _end(self, tx: Session, worker: str, back: Sequence[tuple[Source, list[Outcome]]]) -> None:
-        tx.run("retire_worker", worker=worker)
-        for source, outcomes in back:  # after its own row says that it is gone: others must be told
-            source.announce(tx, outcomes)
+                tx.run("retire_worker", worker=worker)
+            for one in self._refusals:
+                self._take_back_apart(one, holder, now)
 
     def rescue(
         self,
@@ -123,35 +113,34 @@ class Rescuing:
     def _take_back(self, tx: Session, source: Source, holder: DeadHolder) -> list[Ending]:
         """Decide on each claim of a dead worker; returns how they ended, but for those settled already."""
         outcomes = _all_decided(source.left_by(tx, holder.id), holder)
-        lost = source.finish(tx, holder.id, outcomes)
-        kept = [one for one in outcomes if one not in lost]
-        source.announce(tx, [one for one in kept if one.ending is not Ending.FAILED])
-        return [one.ending for one in kept]
+        lost = self._finish(tx, source, holder, outcomes)
+        return [one.ending for one in outcomes if one not in lost]
 
     def _take_back_apart(self, refusals: Refusals, holder: DeadHolder, now: float | None) -> list[Ending]:
+        """The same, each by itself; what is refused fails, or stays where it is and is tried again."""
         with self._database.read(now) as db:
             outcomes = _all_decided(refusals.source.left_by(db, holder.id), holder)
-        return self._write_apart(refusals, holder.id, outcomes, now)
-
-    def _write_apart(
-        self, refusals: Refusals, worker: str, outcomes: Sequence[Outcome], now: float | None
-    ) -> list[Ending]:
-        """The same, each by itself; what is refused fails, or stays where it is and is tried again."""
 
         def write(some: Sequence[Outcome]) -> list[Outcome]:
             with self._database.write(now) as tx:
-                lost = refusals.source.finish(tx, worker, some)
-                refusals.source.announce(tx, [one for one in some if one.ending is not Ending.FAILED])
-                return lost
+                return self._finish(tx, refusals.source, holder, some)
 
-        written = refusals.write_apart(worker, outcomes, write, now)
-        gone = {(one.id, one.claim) for one in written.lost} | set(written.unwritable)
-        failed = {(one.id, one.claim) for one in written.refused}
+        written = refusals.write_apart(holder.id, outcomes, write, now)
+        gone = {key_of(one) for one in written.lost} | set(written.unwritable)
+        failed = {key_of(one) for one in written.refused}
         return [
-            Ending.FAILED if (one.id, one.claim) in failed else one.ending
+            Ending.FAILED if key_of(one) in failed else one.ending
             for one in outcomes
-            if (one.id, one.claim) not in gone
+            if key_of(one) not in gone
         ]
+
+    def _finish(
+        self, tx: Session, source: Source, holder: DeadHolder, outcomes: Sequence[Outcome]
+    ) -> list[Outcome]:
+        """Write the outcomes and tell others what came back; returns those that were settled already."""
+        lost = source.finish(tx, holder.id, outcomes)
+        source.announce(tx, [one for one in outcomes if one not in lost and one.ending is not Ending.FAILED])
+        return lost
 
     def _is_time_for_refused(self, now: float | None) -> bool:
         """True once a minute: then the claims are looked at, too, that could not be taken back before."""
