@@ -15,7 +15,7 @@ from urllib.parse import quote
 import duckdb
 import msgspec
 
-from rowlock.errors import SchemaMismatch, StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import StoreBusy, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.liveness import Lease
 from rowlock.stores.duckdb import dialect, schema
@@ -36,7 +36,7 @@ from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import check, migrations_in
+from rowlock.stores.sql.versions import VERSION, check, migrations_in
 
 _OLDEST = (1, 5)
 _LEASE_PER_CAREFUL_AGE = 1.0 / Lease(1.0).rescue_below
@@ -57,33 +57,20 @@ class DuckdbDatabase(Database):
         self.url = f"duckdb:///{quote(access.shown)}"
         self.clashes = 0  # transactions that were made again, because another was faster
         self._busy_timeout = busy_timeout
-        self._opened_in: int | None = None
         self._hints = _hints.setdefault(os.path.realpath(access.path), Hints())
 
     # -- the life of the store -------------------------------------------------------------------
 
-    def open(self, create: bool = True) -> None:
-        if self._opened_in == os.getpid():
-            return
+    def _look_at_tables(self, create: bool) -> None:
         if tuple(int(part) for part in duckdb.__version__.split(".")[:2]) < _OLDEST:
             raise StoreUnusable(f"DuckDB {duckdb.__version__} is too old; rowlock needs 1.5 or later")
         with self._explained(), self.access.borrowed(create) as connection, self._locked():
-            self._look_at(connection, create)
-        self._opened_in = os.getpid()
-
-    def _look_at(self, connection: duckdb.DuckDBPyConnection, create: bool) -> None:
-        """Create the tables if they are missing (and may be), and see that this code can use them."""
-        facts = schema.meta(connection)
-        if facts is None:
-            if not create:
+            facts = schema.meta(connection)
+            if facts is None and not create:
                 raise StoreMissing(
                     f"no queue at {self.access.shown} (the file is there, rowlock's tables are not)"
                 )
-            schema.create(connection)
-            facts = schema.meta(connection)
-        if facts is None:
-            raise SchemaMismatch(f"the queue's tables could not be created in {self.access.shown}")
-        check(facts, self.access.shown, schema.VERSION)
+            check(schema.create(connection) if facts is None else facts, self.access.shown)
 
     def ddl(self) -> str:
         return schema.ddl()
@@ -94,9 +81,8 @@ class DuckdbDatabase(Database):
                 raise StoreMissing(f"no queue at {self.access.shown}")
             return schema.upgrade(connection, migrations_in("rowlock.stores.duckdb"))
 
-    def close(self) -> None:
+    def _close_connections(self) -> None:
         self.access.close()
-        self._opened_in = None
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -276,7 +262,7 @@ class DuckdbDatabase(Database):
             "turn_seconds": self.access.turn_seconds(),
             "long_turn": self.access.long_turn(),
             "clashes": self.clashes,
-            "code_version": schema.VERSION,
+            "code_version": VERSION,
             "server_version": duckdb.__version__,
             "bytes": _size_of(self.access.path),
             "wal_bytes": _size_of(f"{self.access.path}.wal"),

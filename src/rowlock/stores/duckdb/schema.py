@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rowlock.stores.sql.versions import Migration, script, version_of
+from rowlock.stores.sql.versions import Migration, migrate, script
 
 if TYPE_CHECKING:
     import duckdb
 
-VERSION = 1
 _WORDS = {
     **dict.fromkeys(("text", "name", "json", "jsonb", "key"), "VARCHAR"),
     **dict.fromkeys(("small", "int"), "INTEGER"),
@@ -49,24 +48,18 @@ def meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str] | None:
     return dict(connection.execute("SELECT key, value FROM rowlock_meta").fetchall())
 
 
-def create(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the tables, unless another was faster; one transaction."""
+def create(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Create the tables, unless another was faster, in one transaction; returns their facts."""
     with transaction(connection):
         if meta(connection) is None:
             connection.execute(ddl())
+    return meta(connection) or {}
 
 
 def upgrade(connection: duckdb.DuckDBPyConnection, steps: list[Migration]) -> tuple[int, int]:
     """Apply the migrations that are still missing, all or none; returns the version before and after."""
     with transaction(connection):
-        facts = meta(connection)
-        before = after = 0 if facts is None else version_of(facts, "this file")
-        for version, text in steps:
-            if version > after:
-                connection.execute(text)
-                connection.execute("UPDATE rowlock_meta SET value = ? WHERE key = 'version'", [str(version)])
-                after = version
-    return before, after
+        return migrate(steps, meta(connection) or {}, "this file", connection.execute)
 
 
 @contextmanager

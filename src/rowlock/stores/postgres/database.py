@@ -5,14 +5,13 @@ How the answer to a commit is looked up is in `lost_answers.py`, the exchange in
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 
-from rowlock.errors import ConfigurationError, SchemaMismatch, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import ConfigurationError, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
 from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
@@ -35,7 +34,7 @@ from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import check
+from rowlock.stores.sql.versions import VERSION, check
 
 _OLDEST = 13
 _STATEMENT_TIMEOUT = 30.0
@@ -74,7 +73,6 @@ class PostgresDatabase(Database):
             lock_timeout=busy_timeout,
             pooled=address.pooled,
         )
-        self._opened_in: int | None = None
         self.answers = LostAnswers(self.connections, self.queries, self.url)
         self.sleepers = Sleepers(self.read, address.pooled)
         self._inserting = Inserting(self)
@@ -82,23 +80,15 @@ class PostgresDatabase(Database):
 
     # -- its life --------------------------------------------------------------------------------
 
-    def open(self, create: bool = True) -> None:
-        if self._opened_in == os.getpid():
-            return
+    def _look_at_tables(self, create: bool) -> None:
         with self.meaning(), self.connections.borrowed() as link:
             server, place = link.connection, self.address.schema
             if server.info.server_version < _OLDEST * 10_000:
                 raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
             facts = schema.meta(server, place)
-            if facts is None:
-                if not create:
-                    raise StoreMissing(f"no queue at {self.url}: run `rowlock init`")
-                schema.create(server, place)
-                facts = schema.meta(server, place)
-            if facts is None:
-                raise SchemaMismatch(f"the queue's tables could not be created at {self.url}")
-            check(facts, self.url, schema.VERSION)
-        self._opened_in = os.getpid()
+            if facts is None and not create:
+                raise StoreMissing(f"no queue at {self.url}: run `rowlock init`")
+            check(schema.create(server, place) if facts is None else facts, self.url)
 
     def ddl(self) -> str:
         return schema.ddl(self.address.schema)
@@ -107,9 +97,8 @@ class PostgresDatabase(Database):
         with self.meaning(), self.connections.borrowed() as link:
             return schema.upgrade(link.connection, self.address.schema)
 
-    def close(self) -> None:
+    def _close_connections(self) -> None:
         self.connections.close()
-        self._opened_in = None
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -255,7 +244,7 @@ class PostgresDatabase(Database):
     def facts(self) -> dict[str, Any]:
         with self.read() as db:
             server = dict(zip(_SERVER_FACTS, db.row("server_facts"), strict=True))
-        return {"address": self.url, "code_version": schema.VERSION, **server}
+        return {"address": self.url, "code_version": VERSION, **server}
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")

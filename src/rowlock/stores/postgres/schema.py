@@ -12,9 +12,8 @@ from psycopg.rows import TupleRow
 
 from rowlock.errors import StoreMissing
 from rowlock.stores.sql.statements import qualified
-from rowlock.stores.sql.versions import Migration, migrations_in, script, version_of
+from rowlock.stores.sql.versions import VERSION, Migration, migrate, migrations_in, script
 
-VERSION = 1
 _NUMBERED = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _WORDS = {
     **{word: word for word in ("text", "json", "jsonb")},
@@ -91,18 +90,20 @@ def meta(server: Server, schema: str | None) -> dict[str, str] | None:
     return dict(server.execute(qualified("SELECT key, value FROM rowlock_meta", schema).encode()).fetchall())
 
 
-def create(server: Server, schema: str | None) -> None:
-    """Create the tables, unless another process was faster; one transaction."""
+def create(server: Server, schema: str | None) -> dict[str, str]:
+    """Create the tables, unless another process was faster, in one transaction; returns their facts."""
     with server.transaction():
         server.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if meta(server, schema) is not None:
-            return
+        facts = meta(server, schema)
+        if facts is not None:
+            return facts
         if schema is not None:
             # Asked first: IF NOT EXISTS needs the right to create schemas, also if there is one already.
             if server.execute(_SCHEMA_THERE, {"schema": schema}).fetchone() is None:
                 server.execute(_create_schema(schema).encode())
             server.execute(_search(schema).encode())
         server.execute(_tables_sql().encode())
+        return meta(server, schema) or {}
 
 
 def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = None) -> tuple[int, int]:
@@ -112,12 +113,7 @@ def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = 
         facts = meta(server, schema)
         if facts is None:
             raise StoreMissing("there is no queue to upgrade: run `rowlock init`")
-        before = after = version_of(facts, "this database")
         if schema is not None:
             server.execute(_search(schema).encode())
-        for version, text in migrations_in("rowlock.stores.postgres") if steps is None else steps:
-            if version > after:
-                server.execute(text.encode())
-                server.execute("UPDATE rowlock_meta SET value = %s WHERE key = 'version'", (str(version),))
-                after = version
-    return before, after
+        missing = migrations_in("rowlock.stores.postgres") if steps is None else steps
+        return migrate(missing, facts, "this database", lambda text: server.execute(text.encode()))

@@ -6,6 +6,7 @@ abstract methods, and the others where it has a better way.
 
 from __future__ import annotations
 
+import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,14 +52,21 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self._install_id: str | None = None
+        self._opened_in: int | None = None  # the process whose look at the tables was good
         self.outage = Outage()  # of all workers and relays in this process
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # users' connections that were asked already
 
     # -- its life --------------------------------------------------------------------------------
 
-    @abstractmethod
     def open(self, create: bool = True) -> None:
         """Make sure the queue's tables are there; without `create`, raise `StoreMissing` if not."""
+        if self._opened_in != os.getpid():
+            self._look_at_tables(create)
+            self._opened_in = os.getpid()
+
+    @abstractmethod
+    def _look_at_tables(self, create: bool) -> None:
+        """Create the tables if they are missing (and may be), and see that this code can use them."""
 
     @abstractmethod
     def ddl(self) -> str:
@@ -68,9 +76,14 @@ class Database(ABC):
     def upgrade(self) -> tuple[int, int]:
         """Bring the tables to this code's version; returns the version before and after."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close every connection of this process; a later call opens anew."""
+        self._close_connections()
+        self._opened_in = None
+
+    @abstractmethod
+    def _close_connections(self) -> None:
+        """Close those of this process."""
 
     # -- sessions --------------------------------------------------------------------------------
 

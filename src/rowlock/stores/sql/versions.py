@@ -6,12 +6,13 @@ Knows no database; a store's `schema.py` does the creating and upgrading.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 
 from rowlock.errors import SchemaMismatch
 from rowlock.stores.sql.statements import fragments
 
+VERSION = 1  # of the tables, in whichever database
 Migration = tuple[int, str]
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _INCLUDE = re.compile(r"-- include: (\w+)")
@@ -49,17 +50,17 @@ def version_of(facts: Mapping[str, str], where: str) -> int:
     return int(facts["version"])
 
 
-def check(facts: Mapping[str, str], where: str, version: int) -> None:
-    """Raise unless code of `version` can use tables with these facts."""
+def check(facts: Mapping[str, str], where: str) -> None:
+    """Raise unless this code can use tables with these facts."""
     there, needed = version_of(facts, where), int(facts["compatible_from"])
-    if needed > version:
+    if needed > VERSION:
         raise SchemaMismatch(
             f"the queue in {where} has schema {there} and needs code that knows schema {needed}; "
-            f"this rowlock knows {version}: install a newer rowlock"
+            f"this rowlock knows {VERSION}: install a newer rowlock"
         )
-    if there < version:
+    if there < VERSION:
         raise SchemaMismatch(
-            f"the queue in {where} has schema {there}, this rowlock needs {version}: run `rowlock upgrade`"
+            f"the queue in {where} has schema {there}, this rowlock needs {VERSION}: run `rowlock upgrade`"
         )
 
 
@@ -71,3 +72,16 @@ def migrations_in(package: str) -> list[Migration]:
         if match:
             found.append((int(match[1]), entry.read_text(encoding="utf-8")))
     return sorted(found)
+
+
+def migrate(
+    steps: Sequence[Migration], facts: Mapping[str, str], where: str, run: Callable[[str], object]
+) -> tuple[int, int]:
+    """Run the migrations that tables with these facts still miss; returns the version before and after."""
+    before = after = version_of(facts, where)
+    for version, text in steps:
+        if version > after:
+            run(text)
+            run(f"UPDATE rowlock_meta SET value = '{version}' WHERE key = 'version';")  # noqa: S608
+            after = version
+    return before, after

@@ -17,7 +17,6 @@ from urllib.parse import quote
 from rowlock.codec import json_text
 from rowlock.errors import (
     DiskTrouble,
-    SchemaMismatch,
     StoreError,
     StoreMissing,
     StoreMoved,
@@ -32,7 +31,7 @@ from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import check, migrations_in
+from rowlock.stores.sql.versions import VERSION, check, migrations_in
 from rowlock.stores.sqlite import schema
 from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
@@ -62,14 +61,11 @@ class SqliteDatabase(Database):
         # Absolute from the start: a task that changes the working directory must not lose the queue.
         self.connections = Connections(os.path.abspath(os.path.join(home, path)), busy_timeout, shown=path)
         self.checkpoints = Checkpoints(self.connections)
-        self._opened_in: int | None = None
         self._inserts = 0
 
     # -- the life of the store -------------------------------------------------------------------
 
-    def open(self, create: bool = True) -> None:
-        if self._opened_in == os.getpid():
-            return
+    def _look_at_tables(self, create: bool) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
         try:
@@ -79,20 +75,15 @@ class SqliteDatabase(Database):
             self.connections.forget()  # the next call begins anew, with what is there by then
             raise
         self.connections.exists = True
-        self._opened_in = os.getpid()
 
     def _look_at(self, connection: sqlite3.Connection, create: bool) -> None:
-        """Create the tables if they are missing (and may be), and see that this code can use them."""
         facts = schema.meta(connection)
         if facts is None:
             if not create:
                 raise StoreMissing(f"no queue at {self.path} (the file is there, rowlock's tables are not)")
             self.connections.use_wal(connection)
-            schema.create(connection)
-            facts = schema.meta(connection)
-        if facts is None:
-            raise SchemaMismatch(f"the queue's tables could not be created in {self.path}")
-        check(facts, self.path, schema.VERSION)
+            facts = schema.create(connection)
+        check(facts, self.path)
         self.connections.use_wal(connection)
 
     def ddl(self) -> str:
@@ -104,9 +95,8 @@ class SqliteDatabase(Database):
                 raise StoreMissing(f"no queue at {self.path}")
             return schema.upgrade(connection, migrations_in("rowlock.stores.sqlite"))
 
-    def close(self) -> None:
+    def _close_connections(self) -> None:
         self.connections.close()
-        self._opened_in = None
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -253,7 +243,7 @@ class SqliteDatabase(Database):
 
             return {
                 "address": self.path,
-                "code_version": schema.VERSION,
+                "code_version": VERSION,
                 "server_version": sqlite3.sqlite_version,
                 "wal_reset_bug": not SAFE_AUTOCHECKPOINT,
                 "journal_mode": pragma("journal_mode"),

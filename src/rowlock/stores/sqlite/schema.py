@@ -8,10 +8,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from rowlock.stores.sql.versions import Migration, script, version_of
+from rowlock.stores.sql.versions import Migration, migrate, script
 
-VERSION = 1
 # AUTOINCREMENT: plain rowids are used again after a deletion, which would break the fence.
 _NUMBERED = "INTEGER PRIMARY KEY AUTOINCREMENT"
 _WORDS = {
@@ -44,26 +44,23 @@ def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
     return dict(connection.execute("SELECT key, value FROM rowlock_meta")) if there else None
 
 
-def create(connection: sqlite3.Connection) -> None:
-    """Create the tables, unless another process was faster; one transaction."""
+def create(connection: sqlite3.Connection) -> dict[str, str]:
+    """Create the tables, unless another process was faster, in one transaction; returns their facts."""
     with _transaction(connection):
         if meta(connection) is None:
-            for statement in statements(ddl()):
-                connection.execute(statement)
+            _run(connection, ddl())
+    return meta(connection) or {}
 
 
 def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int, int]:
     """Apply the migrations that are still missing, all or none; returns the version before and after."""
     with _transaction(connection):
-        facts = meta(connection)
-        before = after = 0 if facts is None else version_of(facts, "this file")
-        for version, text in steps:
-            if version > after:
-                for statement in statements(text):
-                    connection.execute(statement)
-                connection.execute("UPDATE rowlock_meta SET value = ? WHERE key = 'version'", (str(version),))
-                after = version
-    return before, after
+        return migrate(steps, meta(connection) or {}, "this file", partial(_run, connection))
+
+
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    for statement in statements(script):
+        connection.execute(statement)
 
 
 @contextmanager
