@@ -231,7 +231,7 @@ def test_maintenance_and_reads_use_their_index(
 @pytest.mark.parametrize(
     "name",
     [
-        *("finish_completed", "finish_failed", "finish_retry", "finish_released", "finish_cancelled"),
+        *("finish", "finish_retry", "finish_released", "finish_not_begun"),
         *("promote", "cancel", "rescue_requeue", "retry_job"),
     ],
 )

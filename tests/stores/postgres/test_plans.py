@@ -110,7 +110,7 @@ MARKED = {
     "take at a level at marks by WEIGHTED_RANDOM": "rowlock_jobs_ready",
 }
 FINISHES = (
-    *(name for name in statements(SCHEMA) if name.startswith("finish_")),
+    *(name for name in statements(SCHEMA) if name.startswith("finish")),
     *("report_progress", "report_line", "rescue_requeue"),
 )
 OTHERS = (
@@ -118,7 +118,7 @@ OTHERS = (
     *("expired_jobs", "next_needed", "unique_holder", "get_job", "isolated_waiting", "overdue_running"),
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
-    *("newest_created_at", "count_running", "due_heads", "living_workers", "queue_has_tasks"),
+    *("newest_created_at", "due_heads", "living_workers", "queue_has_tasks"),
     *("put_off_jobs", "offer", "claim_isolated", "marked_has_work", "sweep_oldest", "sweep_newest"),
     *("refused_jobs", "declare_dead", "dead_holders"),
 )

@@ -76,4 +76,4 @@ UPDATE rowlock_workers SET info = CAST(json_merge_patch(coalesce(info, '{}'), :i
 -- then deletes the row and inserts it again, as all other statements do that end a claim, and sees that these clash. An
 -- update of other columns and such a deletion are both let through.
 -- name: hold_claim
-UPDATE rowlock_jobs SET state = state WHERE id = :id AND claim = :claim AND {running}
+UPDATE rowlock_jobs SET state = state WHERE {this_claim}

@@ -42,7 +42,10 @@ class ClaimSql:
         self._statements = statements
         self._indexes = indexes
         self.isolated = statements["claim_isolated"]
-        self.has_marks = "sweep_oldest" in statements
+        self.has_marks = "marked_has_work" in statements
+        if self.has_marks:
+            for name, order in (("sweep_oldest", READY), ("sweep_newest", backwards(READY))):
+                statements[name] = statements.write("{sweep}", {"within": order_sql(order)})
 
     @lru_cache(maxsize=256)  # noqa: B019 - there is one of these for each database
     def take(self, strategy: Strategy, one: bool, marked: bool = False) -> str:

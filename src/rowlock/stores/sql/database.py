@@ -254,7 +254,7 @@ class Database(ABC):
 
     def identity(self, db: Session) -> str:
         """The random name of the queue that this session sees."""
-        row = db.row("identity")
+        row = db.row("meta_value", key="install_id")
         if row is None:
             raise emptied(self.url)
         return str(row[0])

@@ -84,7 +84,7 @@ def _known_to_others(tx: Session, worker: str, outcomes: Sequence[Outcome]) -> s
         return set()
     others = [
         (msgspec.json.decode(queues), msgspec.json.decode(tasks))
-        for id, queues, tasks in tx.rows("living_workers")
+        for id, queues, tasks, _ in tx.rows("living_workers")
         if id != worker
     ]
     return {
@@ -109,7 +109,7 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
         "charge": outcome.charge,
     }
     if outcome.is_usual:
-        return Step("finish_completed", values, None)
+        return Step("finish", {**values, "state": outcome.ending}, None)
     if outcome.unless_known and (outcome.task, outcome.queue) in known:
         at_once = endings.decide(Event.KNOWN_ELSEWHERE, Facts(), DEFAULT)
         values |= {"delay": at_once.delay, "error": None, "error_kind": at_once.kind}
@@ -129,7 +129,9 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
         return Step("finish_not_begun", {**values, "worker": worker}, history)
     if outcome.isolate:
         return Step("rescue_requeue", {**values, "isolate": outcome.isolate}, history)
-    return Step(f"finish_{outcome.ending}", values, history)
+    if outcome.ending in (Ending.RETRY, Ending.RELEASED):
+        return Step(f"finish_{outcome.ending}", values, history)
+    return Step("finish", {**values, "state": outcome.ending}, history)
 
 
 def was_written(db: Session, outcome: Outcome) -> bool:

@@ -103,9 +103,8 @@ class Reading:
         """Every queue that has jobs or settings, with counts by state."""
         counts: dict[str, dict[str, int]] = {}
         with self._database.snapshot() as db:
-            for state in ("queued", "scheduled", "running", "bad", "completed"):
-                for queue, name, count in db.rows(f"count_{state}"):
-                    counts.setdefault(queue, dict.fromkeys(map(str, State), 0))[name] = count
+            for queue, state, count in db.rows("count_jobs"):
+                counts.setdefault(queue, dict.fromkeys(map(str, State), 0))[state] = count
             settings = {
                 name: (paused_at, strategy) for name, paused_at, strategy in db.rows("queue_settings")
             }
@@ -149,11 +148,10 @@ class Reading:
             ):  # waiting for a worker to promote them
                 due[queue] = min(run_at, due.get(queue, run_at))
             handed_over = dict(db.rows("oldest_handed_over"))
-            relays = {id for id, info in db.rows("infos") if info and "relay" in msgspec.json.decode(info)}
             workers = [
                 tuple(msgspec.json.decode(queues))
-                for id, queues, _ in db.rows("living_workers")
-                if id not in relays
+                for _, queues, _, info in db.rows("living_workers")
+                if not (info and "relay" in msgspec.json.decode(info))
             ]
             moment = db.now
         waiting, handed_over = (

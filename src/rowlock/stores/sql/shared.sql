@@ -13,6 +13,9 @@ WITH RECURSIVE level (priority) AS (
             WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
     FROM level WHERE level.priority IS NOT NULL)
 
+-- fragment: in_level
+state = 'queued' AND queue = :queue AND priority = level.priority
+
 -- name: levels
 {levels}
 SELECT priority FROM level WHERE priority IS NOT NULL
@@ -26,6 +29,18 @@ state = 'queued' AND queue = :queue AND isolate = 0{and_known}
 
 -- fragment: first_by_index
 SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
+
+-- Which jobs a mark names, in the level that it is for.
+-- fragment: at_mark
+priority = one_level.number AND position > one_level.low AND position <= one_level.high
+
+-- In each level the first position that is for this worker, and the last of all.
+-- fragment: sweep
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY {within} LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
 
 -- name: claim_isolated
 SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIMIT 1
@@ -67,9 +82,7 @@ SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND task IN
 -- name: oldest_queued
 {levels}
 SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
-    ORDER BY position LIMIT 1)
+    SELECT id FROM rowlock_jobs WHERE {in_level} ORDER BY position LIMIT 1)
 
 -- The error with which the database rejected the outcome of a running job, which stays running until its worker ends.
 -- A scalar, not EXISTS: PostgreSQL would make a join of that, and read the whole history.
@@ -86,37 +99,34 @@ WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 
+-- The fence: whatever ends, extends or reports on a claim says this, and zero rows mean that the claim is lost.
+-- fragment: this_claim
+id = :id AND claim = :claim AND {running}
+
 -- fragment: has_run
 finished_at = {now}, isolate = 0
 
--- name: finish_completed
+-- Completed, failed or cancelled.
+-- name: finish
 UPDATE rowlock_jobs
-SET state = 'completed', result = :result, error = NULL, error_kind = NULL, {has_run}
-WHERE id = :id AND claim = :claim AND {running}
-
--- name: finish_failed
-UPDATE rowlock_jobs
-SET state = 'failed', failures = failures + :charge, error = :error, error_kind = :error_kind, {has_run}
-WHERE id = :id AND claim = :claim AND {running}
-
--- name: finish_cancelled
-UPDATE rowlock_jobs
-SET state = 'cancelled', finished_at = {now}, error = :error, error_kind = :error_kind, isolate = 0
-WHERE id = :id AND claim = :claim AND {running}
+SET state = :state, result = :result, failures = failures + :charge, error = :error, error_kind = :error_kind, {has_run}
+WHERE {this_claim}
 
 -- A cancel that arrives while the run ends counts as one that was known: it costs nothing.
 -- fragment: charge
 CASE WHEN cancel_requested_at IS NULL THEN :charge ELSE 0 END
 
--- A retry of a job whose cancel was asked for becomes cancelled.
+-- What comes back is nobody's; if its cancel was asked for, it is over instead.
+-- fragment: comes_back
+finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
+    claimed_by = NULL, claimed_at = NULL, started_at = NULL
+WHERE {this_claim}
+
 -- name: finish_retry
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
-    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
     run_at = {now+delay}, failures = failures + {charge}, error = :error, error_kind = :error_kind,
-    isolate = 0, deaths = CASE WHEN :charge > 0 THEN 0 ELSE deaths END,
-    claimed_by = NULL, claimed_at = NULL, started_at = NULL
-WHERE id = :id AND claim = :claim AND {running}
+    isolate = 0, deaths = CASE WHEN :charge > 0 THEN 0 ELSE deaths END, {comes_back}
 
 -- A release costs nothing and keeps the position; with a delay it waits as scheduled. Without a new error the last one
 -- stays, but for the one that says that no worker knew the task: that is not so any more.
@@ -124,12 +134,9 @@ WHERE id = :id AND claim = :claim AND {running}
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
                  WHEN :delay IS NULL THEN 'queued' ELSE 'scheduled' END,
-    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
     run_at = CASE WHEN :delay IS NULL THEN run_at ELSE {now+delay} END,
     error = coalesce(:error, CASE WHEN error_kind = 'unknown_task' THEN NULL ELSE error END),
-    error_kind = coalesce(:error_kind, nullif(error_kind, 'unknown_task')),
-    claimed_by = NULL, claimed_at = NULL, started_at = NULL
-WHERE id = :id AND claim = :claim AND {running}
+    error_kind = coalesce(:error_kind, nullif(error_kind, 'unknown_task')), {comes_back}
 
 -- name: finish_released
 {released}
@@ -150,7 +157,7 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 -- Moves a claim that was handed over to the worker that begins it; says whether it is to be cancelled.
 -- name: start_claim
 UPDATE rowlock_jobs AS j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
-WHERE j.id = :id AND j.claim = :claim AND {running} AND j.started_at IS NULL
+WHERE {this_claim} AND started_at IS NULL
   AND (:all = 1 OR queue IN ({queues}))
 RETURNING {claim_as_it_is}, cancel_requested_at IS NOT NULL
 
@@ -165,7 +172,7 @@ VALUES (:id, :claim, CASE WHEN :event IN ('retry', 'released')
 -- name: note_refused
 INSERT INTO rowlock_history (job_id, claim, event, "at", worker, started_at, error, error_kind)
 SELECT :id, :claim, :event, {now}, :worker, :started_at, :error, :error_kind
-WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running})
+WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE {this_claim})
   AND NOT EXISTS (SELECT 1 FROM rowlock_history WHERE job_id = :id AND claim = :claim AND event = :event)
 
 -- name: add_minute
@@ -184,16 +191,14 @@ ON CONFLICT (minute, worker, queue, task) DO UPDATE SET
 
 -- name: report_progress
 INSERT INTO rowlock_progress (job_id, claim, done, total, note, "at")
-SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs
-WHERE id = :id AND claim = :claim AND {running}
+SELECT id, claim, :done, :total, :note, {now} FROM rowlock_jobs WHERE {this_claim}
 ON CONFLICT (job_id) DO UPDATE SET
     claim = excluded.claim, done = excluded.done, total = excluded.total, note = excluded.note, "at" = excluded."at"
 WHERE rowlock_progress.claim <= excluded.claim
 
 -- name: report_line
 INSERT INTO rowlock_logs (job_id, claim, "at", message, fields)
-SELECT id, claim, :at, :message, :fields FROM rowlock_jobs
-WHERE id = :id AND claim = :claim AND {running}
+SELECT id, claim, :at, :message, :fields FROM rowlock_jobs WHERE {this_claim}
 
 -- Workers on one machine: a beat is known by the machine's monotonic clock, for the clock on the wall may jump.
 -- fragment: mono_column
@@ -235,7 +240,7 @@ UPDATE rowlock_workers SET beat_at = {now}{mono_set}, strategy = :strategy WHERE
 SELECT {beat_age} FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 
 -- name: living_workers
-SELECT id, {its_lists} FROM rowlock_workers WHERE dead_at IS NULL AND {in_lease}
+SELECT id, {its_lists}, info FROM rowlock_workers WHERE dead_at IS NULL AND {in_lease}
 
 -- name: workers
 SELECT id, host, pid, version, {its_lists}, strategy, concurrency, started_at, beat_at, {beat_age}, lease, dead_at, ended,
@@ -249,9 +254,6 @@ SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL
 DELETE FROM rowlock_logs
 WHERE job_id = :id AND id <= (
     SELECT id FROM rowlock_logs WHERE job_id = :id ORDER BY id DESC LIMIT 1 OFFSET :keep)
-
--- name: infos
-SELECT id, info FROM rowlock_workers WHERE dead_at IS NULL
 
 -- name: info
 SELECT info FROM rowlock_workers WHERE id = :worker
@@ -300,10 +302,7 @@ WHERE id IN (SELECT id FROM rowlock_workers WHERE {silent} {lock}) RETURNING id
 -- name: rescue_requeue
 UPDATE rowlock_jobs
 SET state = CASE WHEN cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
-    finished_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE {now} END,
-    failures = failures + {charge}, isolate = :isolate, deaths = deaths + 1,
-    claimed_by = NULL, claimed_at = NULL, started_at = NULL
-WHERE id = :id AND claim = :claim AND {running}
+    failures = failures + {charge}, isolate = :isolate, deaths = deaths + 1, {comes_back}
 
 -- One statement: between two of them a job could be given back or claimed, and be missed by both.
 -- name: cancel
@@ -367,10 +366,12 @@ WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 
 ORDER BY expires_at LIMIT :most {lock}
 
 -- A job that ran before keeps its last error beside the reason why it ends now.
--- name: expire
+-- fragment: too_late
 UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, error_kind = :error_kind, isolate = 0,
-    error = :error || coalesce('; its last error was: ' || error, '')
+SET state = 'failed', error_kind = :error_kind, error = :error || coalesce('; its last error was: ' || error, ''), {has_run}
+
+-- name: expire
+{too_late}
 WHERE id = :id AND claim = :claim AND state IN ('scheduled', 'queued', 'running')
 
 -- What a living worker has is bounded by its timeout alone, begun or not: what waits there for long is given back. A
@@ -387,9 +388,7 @@ NOT EXISTS (SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_a
 SELECT id, claim FROM rowlock_jobs WHERE state = 'running' AND due_at < {now-age} AND {never_begun_or_ownerless}
 
 -- name: fail_overdue
-UPDATE rowlock_jobs
-SET state = 'failed', finished_at = {now}, error_kind = :error_kind, isolate = 0,
-    error = :error || coalesce('; its last error was: ' || error, '')
+{too_late}
 WHERE id = :id AND claim = :claim AND due_at < {now-age}
   AND (state = 'queued' OR state = 'running' AND {never_begun_or_ownerless})
 
@@ -518,20 +517,8 @@ SELECT count(*) FROM rowlock_jobs WHERE state = 'queued'
 -- name: depth_of_queue
 SELECT count(*) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
 
--- name: count_queued
-SELECT queue, 'queued', count(*) FROM rowlock_jobs WHERE state = 'queued' GROUP BY queue
-
--- name: count_scheduled
-SELECT queue, 'scheduled', count(*) FROM rowlock_jobs WHERE state = 'scheduled' GROUP BY queue
-
--- name: count_running
-SELECT queue, 'running', count(*) FROM rowlock_jobs WHERE state = 'running' GROUP BY queue
-
--- name: count_bad
-SELECT queue, state, count(*) FROM rowlock_jobs WHERE state IN ('failed', 'cancelled') GROUP BY queue, state
-
--- name: count_completed
-SELECT queue, 'completed', count(*) FROM rowlock_jobs WHERE state = 'completed' GROUP BY queue
+-- name: count_jobs
+SELECT queue, state, count(*) FROM rowlock_jobs GROUP BY queue, state
 
 -- Also those that no worker has taken, because it had met one of them before.
 -- name: count_unknown
@@ -551,9 +538,6 @@ WHERE claimed_by IS NOT NULL AND error_kind = 'refused' ORDER BY claim
 
 -- name: newest_created_at
 SELECT (SELECT created_at FROM rowlock_jobs ORDER BY id DESC LIMIT 1)
-
--- name: identity
-SELECT value FROM rowlock_meta WHERE key = 'install_id'
 
 -- name: meta_value
 SELECT value FROM rowlock_meta WHERE key = :key

@@ -21,38 +21,13 @@ WHERE level.priority IS NOT NULL
 -- fragment: first_by_marks
 {levels}
 SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE {eligible}{at_level} AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
-    ORDER BY {within} LIMIT :count)
+    SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
 ORDER BY {order} LIMIT :count
 
 -- name: marked_has_work
 {levels}
 SELECT 1 FROM ({levels_at_marks}) one_level WHERE (
-    SELECT 1 FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND {known}
-      AND priority = one_level.number AND position > one_level.low AND position <= one_level.high LIMIT 1) LIMIT 1
-
--- In each level the first position that is for this worker, and the last of all.
--- name: sweep_oldest
-{levels}
-SELECT priority,
-       (SELECT position FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND {known}
-        ORDER BY position LIMIT 1),
-       {last_in_level}
-FROM level WHERE priority IS NOT NULL
-
--- name: sweep_newest
-{levels}
-SELECT priority,
-       (SELECT position FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND priority = level.priority AND {known}
-        ORDER BY position DESC LIMIT 1),
-       {last_in_level}
-FROM level WHERE priority IS NOT NULL
-
--- fragment: last_in_level
-(SELECT position FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND priority = level.priority
- ORDER BY position DESC LIMIT 1)
+    SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} AND {at_mark} LIMIT 1) LIMIT 1
 
 -- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
 -- fragment: take_one
@@ -82,9 +57,7 @@ WHERE rowlock_jobs.id = CAST(one.key AS INTEGER) AND claim = 1 AND {running}
 -- name: overdue_queued
 {levels}
 SELECT first.id, first.claim FROM level JOIN rowlock_jobs first ON first.id IN (
-    SELECT id FROM rowlock_jobs
-    WHERE state = 'queued' AND queue = :queue AND priority = level.priority
-    ORDER BY position LIMIT :count)
+    SELECT id FROM rowlock_jobs WHERE {in_level} ORDER BY position LIMIT :count)
 WHERE first.due_at < {now-age}
 
 -- name: draw_numbers
@@ -123,7 +96,7 @@ UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE 
 
 -- A write, so that a transaction that has only read so far takes the lock, or is refused because it saw an old state.
 -- name: hold_claim
-UPDATE rowlock_jobs SET claim = claim WHERE id = :id AND claim = :claim AND {running}
+UPDATE rowlock_jobs SET claim = claim WHERE {this_claim}
 
 -- Without ANALYZE.
 -- fragment: by_held
