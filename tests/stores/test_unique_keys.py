@@ -15,12 +15,12 @@ from rowlock.stores.sql.copying import JOB_COLUMNS
 from rowlock.stores.sql.statements import fragments
 
 SOURCE = Path(rowlock.__file__).parent
-CONDITION = fragments("rowlock.stores.sql", "shared.sql")["holds_unique_key"]
+CONDITION = fragments("rowlock.stores.sql", "unique_keys.sql")["holds_unique_key"]
 
 
 def test_indexes_and_statements_of_every_store_have_the_same_condition() -> None:
     saying = [file for file in SOURCE.rglob("*.sql") if "unique_until IS NOT NULL" in file.read_text("utf-8")]
-    assert saying == [SOURCE / "stores" / "sql" / "shared.sql"]
+    assert saying == [SOURCE / "stores" / "sql" / "unique_keys.sql"]
 
 
 @pytest.mark.parametrize("until", [None, "finished", "claimed"])

@@ -14,7 +14,6 @@ from rowlock.stores.sql.claim_sql import READY, ClaimSql
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS
 from rowlock.stores.sql.reading import JOB_COLUMNS
 
-_SOURCES = (("rowlock.stores.sql", "shared.sql"), ("rowlock.stores.duckdb", "queries.sql"))
 # What a claim will look like once `mark_taken` has been run on it.
 _TAKEN = {"claim": "j.claim + 1", "claimed_at": ":now", "claimed_by": ":worker"}
 _LIST = """SELECT unnest(from_json(:{0}, '["{1}"]'))"""
@@ -45,7 +44,12 @@ def load(
 ) -> queries.Statements:
     """The store's statements and those of the sources; `style` is "named" for :name (SQLAlchemy's)."""
     parameter = None if style == "named" else "${0}".format
-    return queries.load(*_SOURCES, *sources, words=WORDS | dict(words or {}), parameter=parameter)
+    return queries.load(
+        ("rowlock.stores.duckdb", "queries.sql"),
+        *sources,
+        words=WORDS | dict(words or {}),
+        parameter=parameter,
+    )
 
 
 STATEMENTS = load()

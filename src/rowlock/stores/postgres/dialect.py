@@ -177,7 +177,6 @@ def _load(
 ) -> Statements:
     template = "%({0})s" if style == "pyformat" else ":{0}"
     return queries.load(
-        ("rowlock.stores.sql", "shared.sql"),
         (_PACKAGE, "queries.sql"),
         (_PACKAGE, "fused.sql"),
         *sources,

@@ -1,6 +1,10 @@
 """Reads `.sql` files of named statements and writes a dialect's words into them.
 
 A file holds `-- name: x` blocks (statements) and `-- fragment: x` blocks (pieces that statements use as {x}).
+What all databases share is here, in files by what it is for; a block of the same name in a database's own
+file is taken instead. Values are always bound (:name). A database's words are {now}, {now+delay} and
+{now-age}, its clock; {job} and {claim}, the columns of a job and of a claim; {running}, which guards a claim;
+{lock}, which keeps rows for us; {ids}, {queues} and {task_names}, lists that are bound as JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 
+_SHARED = ("claiming", "finishing", "maintenance", "operators", "reading", "unique_keys", "workers")
 _BLOCK = re.compile(
     r"^-- (name|fragment): (\w+)\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.MULTILINE | re.DOTALL
 )
@@ -31,14 +36,14 @@ def load(
     parameter: Callable[[str], str] | None = None,
     schema: str | None = None,
 ) -> Statements:
-    """Load statements from (package, file) pairs; `words` are the dialect's, e.g. {"now": ":now"}.
+    """The shared statements and those of (package, file) pairs; `words` are the dialect's: {"now": ":now"}.
 
     `{now+delay}` is written with the word `now+`, a template such as "(:now + {0})" around ":delay".
     `parameter` writes `:name` in the driver's own way; `schema` is put before the names of the tables.
     """
     statements: dict[str, str] = {}
     pieces = dict(words)
-    for package, file in sources:
+    for package, file in (*(("rowlock.stores.sql", f"{name}.sql") for name in _SHARED), *sources):
         for kind, name, body in _blocks(package, file):
             (pieces if kind == "fragment" else statements)[name] = body
 

@@ -22,13 +22,13 @@ _WORD = re.compile(r"\{(\w+)\}")
 def script(package: str, words: Mapping[str, str]) -> str:
     """A database's `schema.sql`, with the tables that all share, in its own `words` for their types.
 
-    What the statements and the indexes both say is a fragment of `shared.sql`.
+    What the statements and the indexes both say is a fragment of `unique_keys.sql`.
     """
 
     def shared(match: re.Match[str]) -> str:
         return files("rowlock.stores.sql").joinpath(f"{match[1]}.sql").read_text(encoding="utf-8").rstrip()
 
-    known = {**fragments("rowlock.stores.sql", "shared.sql"), **words}
+    known = {**fragments("rowlock.stores.sql", "unique_keys.sql"), **words}
     own = files(package).joinpath("schema.sql").read_text(encoding="utf-8")
     return _WORD.sub(lambda word: known[word[1]], _INCLUDE.sub(shared, own))
 

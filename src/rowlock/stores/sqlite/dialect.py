@@ -33,7 +33,6 @@ def written(
 ) -> Statements:
     """All statements and those of the sources; `style` is "named" (:name) or "pyformat" (%(name)s)."""
     return statements.load(
-        ("rowlock.stores.sql", "shared.sql"),
         ("rowlock.stores.sqlite", "queries.sql"),
         *sources,
         words=_WORDS | dict(words or {}),

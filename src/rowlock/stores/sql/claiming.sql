@@ -1,0 +1,97 @@
+-- How jobs are claimed, and what a claim has to know first. {eligible}, {first_by_index} and the like are the pieces from
+-- which `claim_sql.py` writes a claim for a strategy; each database has more of them in its own file.
+
+-- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
+-- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
+-- fragment: levels
+WITH RECURSIVE level (priority) AS (
+    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
+    UNION ALL
+    SELECT (SELECT max(priority) FROM rowlock_jobs
+            WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
+    FROM level WHERE level.priority IS NOT NULL)
+
+-- fragment: in_level
+state = 'queued' AND queue = :queue AND priority = level.priority
+
+-- name: levels
+{levels}
+SELECT priority FROM level WHERE priority IS NOT NULL
+
+-- What a claim may take. Jobs that have to run alone have a statement of their own.
+-- fragment: eligible
+state = 'queued' AND queue = :queue AND isolate = 0{and_known}
+
+-- fragment: take
+{first}
+
+-- fragment: first_by_index
+SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
+
+-- fragment: taken
+UPDATE rowlock_jobs
+SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+    unique_until = nullif(unique_until, 'claimed')
+
+-- Which jobs a mark names, in the level that it is for.
+-- fragment: at_mark
+priority = one_level.number AND position > one_level.low AND position <= one_level.high
+
+-- In each level the first position that is for this worker, and the last of all.
+-- fragment: sweep
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY {within} LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
+
+-- fragment: isolated_for_us
+isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+
+-- name: claim_isolated
+SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIMIT 1
+
+-- name: isolated_waiting
+SELECT 1 FROM rowlock_jobs WHERE {isolated_for_us} LIMIT 1
+
+-- What a claim has to know first, in one statement: does the worker live, has any queue settings of its own, does a
+-- job wait that has to run alone, and which queue comes next.
+-- name: claim_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues),
+       EXISTS (SELECT 1 FROM rowlock_jobs WHERE isolate > 0 AND state = 'queued'),
+       {next_in_turn}
+
+-- name: queue_settings
+SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy FROM rowlock_queues
+
+-- name: queue_after
+SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+
+-- The same, but after the last one comes the first again.
+-- fragment: next_in_turn
+coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
+         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+
+-- name: next_queue
+SELECT {next_in_turn}
+
+-- name: queue_has_work
+SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
+
+-- A relay claims for others: what it hands over has not begun.
+-- name: hand_over
+UPDATE rowlock_jobs SET started_at = NULL WHERE id IN ({ids}) AND claimed_by = :worker AND {running}
+
+-- What a start has to know first: does the worker live, and is any queue paused?
+-- name: start_facts
+SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE paused_at IS NOT NULL)
+
+-- Moves a claim that was handed over to the worker that begins it; says whether it is to be cancelled.
+-- name: start_claim
+UPDATE rowlock_jobs AS j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
+WHERE {this_claim} AND started_at IS NULL
+  AND (:all = 1 OR queue IN ({queues}))
+RETURNING {claim_as_it_is}, cancel_requested_at IS NOT NULL
