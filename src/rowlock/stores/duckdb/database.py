@@ -64,7 +64,7 @@ class DuckdbDatabase(Database):
     def _look_at_tables(self, create: bool) -> None:
         if tuple(int(part) for part in duckdb.__version__.split(".")[:2]) < _OLDEST:
             raise StoreUnusable(f"DuckDB {duckdb.__version__} is too old; rowlock needs 1.5 or later")
-        with self._explained(), self.access.borrowed(create) as connection, self._locked():
+        with self.explaining(), self.access.borrowed(create) as connection, self._locked():
             facts = schema.meta(connection)
             if facts is None and not create:
                 raise StoreMissing(
@@ -76,7 +76,7 @@ class DuckdbDatabase(Database):
         return schema.ddl()
 
     def upgrade(self) -> tuple[int, int]:
-        with self._explained(), self.access.borrowed(create=False) as connection, self._locked():
+        with self.explaining(), self.access.borrowed(create=False) as connection, self._locked():
             if schema.meta(connection) is None:
                 raise StoreMissing(f"no queue at {self.access.shown}")
             return schema.upgrade(connection, migrations_in("rowlock.stores.duckdb"))
@@ -112,7 +112,7 @@ class DuckdbDatabase(Database):
         """A transaction that is not refused on a queue that has moved."""
         self.open()
         with ExitStack() as stack:
-            stack.enter_context(self._explained())
+            stack.enter_context(self.explaining())
             # The turn before the lock, always: two that wait for each other's would wait in vain.
             connection = stack.enter_context(self.access.borrowed())
             stack.enter_context(self._locked())
@@ -125,20 +125,13 @@ class DuckdbDatabase(Database):
     @contextmanager
     def read(self, now: float | None = None) -> Iterator[DuckdbSession]:
         self.open()
-        with self._explained(), self.access.borrowed() as connection:
+        with self.explaining(), self.access.borrowed() as connection:
             yield DuckdbSession(connection, now)
 
     @contextmanager
     def snapshot(self) -> Iterator[DuckdbSession]:
         with self.read() as session, schema.transaction(session.connection):
             yield session
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except duckdb.Error as error:
-            raise explain(error, self.access.shown) from error
 
     def explained(self, error: Exception) -> StoreError | None:
         return explain(error, self.access.shown) if isinstance(error, duckdb.Error) else None
@@ -188,25 +181,13 @@ class DuckdbDatabase(Database):
     def transaction(self, timeout: float | None) -> DuckdbTransaction:
         self.open()
         stack = ExitStack()
-        with self._explained():
+        with self.explaining():
             driver = stack.enter_context(self.access.borrowed(is_long=True))
         return DuckdbTransaction(
             driver, lambda error: self.explained(error) or error, stack.close, self._hints.tell
         )
 
-    def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
-        # The user's transaction may be older than the tables that another connection makes: it could not see
-        # them. If that is rolled back, the queue was never there.
-        if not self._is_here(user):
-            return False
-        for statement in _single_statements(schema.ddl()):
-            user.run(statement, {})
-        return True
-
-    def identity_for(self, user: UserConnection) -> str:
-        return self.identity(self.session_on(user)) if self._is_here(user) else self.install_id()
-
-    def _is_here(self, user: UserConnection) -> bool:
+    def is_file_of(self, user: UserConnection) -> bool:
         files = user.run(
             "SELECT path FROM duckdb_databases() WHERE database_name = current_database()", {}
         ).rows
@@ -280,9 +261,3 @@ def _size_of(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _single_statements(script: str) -> list[str]:
-    """The single statements of a script."""
-    bare = "\n".join(line.split("--")[0] for line in script.splitlines())
-    return [statement for part in bare.split(";") if (statement := part.strip())]

@@ -217,6 +217,10 @@ class PostgresDatabase(Database):
     def session_on(self, user: UserConnection) -> Session:
         return UserSession(user, statements(self.address.schema, user.style), {"now": None})
 
+    def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
+        self.install_id()  # which makes them on a connection of our own
+        return tx.row("queue_there") is not None
+
     def transaction(self, timeout: float | None) -> PostgresTransaction:
         self.open()
         with self.meaning():

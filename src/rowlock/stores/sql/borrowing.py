@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # imported when needed: it takes 30 ms, and most programs nev
 
 T = TypeVar("T")
 _STATEMENT_TIMEOUT_SECONDS = 60.0  # for which a thread waits for a statement that the event loop runs for it
-_TRANSACTION_ID = "SELECT txid_current()"  # DuckDB has no savepoints by which a transaction could be known
 _DOLLAR = re.compile(r"\$([a-z_]+)")
 _AUTOCOMMIT = "this connection is in autocommit mode and has no transaction to join: turn autocommit off"
 
@@ -76,17 +75,8 @@ class Duckdb(UserConnection):
         return _counted(columns, done.fetchall() if columns else [])
 
     def begin(self) -> None:
-        if self._transaction_id() != self._transaction_id():  # each statement has one of its own
+        if self._transaction_number() != self._transaction_number():  # each statement has one of its own
             self._given.begin()
-
-    def mark(self) -> object:
-        return self._transaction_id()
-
-    def find_mark(self, mark: object) -> None:
-        _same_transaction(mark, self._transaction_id())
-
-    def _transaction_id(self) -> object:
-        return self.run(_TRANSACTION_ID, {}).rows[0][0]
 
 
 class Alchemy(UserConnection):
@@ -126,15 +116,6 @@ class Alchemy(UserConnection):
         _refuse_autocommit(connection.connection.dbapi_connection)
         if self.dialect == "sqlite" and not driver.in_transaction:  # elsewhere the first statement begins
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def mark(self) -> object:
-        return self.run(_TRANSACTION_ID, {}).rows[0][0] if self.dialect == "duckdb" else super().mark()
-
-    def find_mark(self, mark: object) -> None:
-        if self.dialect == "duckdb":
-            _same_transaction(mark, self.mark())
-        else:
-            super().find_mark(mark)
 
 
 class Django(UserConnection):
@@ -268,11 +249,6 @@ def _counted(columns: list[str], rows: list[tuple[Any, ...]]) -> Answer:
     if columns == ["Count"]:
         return Answer([], int(rows[0][0]) if rows else 0)
     return Answer(rows, len(rows))
-
-
-def _same_transaction(mark: object, found: object) -> None:
-    if mark != found:
-        raise StoreError(f"the transaction {mark} has ended; this is {found}")
 
 
 def _refuse_autocommit(driver: Any) -> None:

@@ -7,6 +7,7 @@ abstract methods, and the others where it has a better way.
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.user_connection import UserConnection
-from rowlock.stores.sql.versions import emptied
+from rowlock.stores.sql.versions import emptied, single_statements
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.copying import CopySide
@@ -123,6 +124,17 @@ class Database(ABC):
     def explained(self, error: Exception) -> StoreError | None:
         """An error of the driver as the store's own; None if it is something else."""
 
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Let errors of the driver leave the block as the store's own."""
+        try:
+            yield
+        except Exception as error:
+            known = self.explained(error)
+            if known is None:
+                raise
+            raise known from error
+
     def is_duplicate(self, error: StoreError) -> bool:
         """True if this says that somebody else took a unique key at the same moment."""
         return False
@@ -218,14 +230,23 @@ class Database(ABC):
         if still_open:
             raise ConfigurationError(NOT_OUTERMOST)
 
+    def is_file_of(self, user: UserConnection) -> bool:
+        """True if the user's connection is to the file that this database is."""
+        return False
+
     def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
         """The queue's tables are not to be seen there: make them, if that is where they belong."""
-        self.install_id()
-        return tx.row("queue_there") is not None
+        if not self.is_file_of(user):
+            return False
+        # By the user's own connection: it may hold the write lock, or its transaction may be older than what
+        # another one makes. If it is rolled back, the queue was never there.
+        for statement in single_statements(re.sub(r"--.*", "", self.ddl())):
+            user.run(statement, {})
+        return True
 
     def identity_for(self, user: UserConnection) -> str:
         """The install id that has to be found there."""
-        return self.install_id()
+        return self.identity(self.session_on(user)) if self.is_file_of(user) else self.install_id()
 
     def remembers(self, key: object | None) -> bool:
         """True if a user's connection is known to be to this database."""

@@ -47,16 +47,11 @@ def take_steps(tx: Session, steps: Sequence[Step]) -> list[bool]:
     for place, step in enumerate(steps):
         kinds.setdefault(step.statement, []).append(place)
     changed = [False] * len(steps)
-    told: list[dict[str, Any]] = []
     for statement, places in kinds.items():
         counts = tx.count_each(statement, [steps[place].values for place in places])
         for place, count in zip(places, counts, strict=True):
-            history = steps[place].history
-            if count:
-                changed[place] = True
-                if history is not None:
-                    told.append(history)
-    if told:
+            changed[place] = count > 0
+    if told := [one.history for one, done in zip(steps, changed, strict=True) if done and one.history]:
         tx.each("add_history", told)
     return changed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from rowlock.errors import ConfigurationError
+from rowlock.errors import ConfigurationError, StoreError
 from rowlock.stores.sql.held_session import HeldConnection, HeldSession
 
 T = TypeVar("T")
@@ -55,13 +55,21 @@ class UserConnection:
         self._given.rollback()
 
     def mark(self) -> object:
-        """Leave a mark in the transaction by which the same one is known again."""
+        """Leave a mark in the transaction by which the same one is known again; or its number."""
+        if self.dialect == "duckdb":  # which has no savepoints
+            return self._transaction_number()
         self.run("SAVEPOINT rowlock_task", {})
         return None
 
     def find_mark(self, mark: object) -> None:
         """Raise if this is not the transaction with the mark any more."""
-        self.run("RELEASE SAVEPOINT rowlock_task", {})
+        if self.dialect != "duckdb":
+            self.run("RELEASE SAVEPOINT rowlock_task", {})
+        elif mark != (found := self._transaction_number()):
+            raise StoreError(f"the transaction {mark} has ended; this is {found}")
+
+    def _transaction_number(self) -> object:
+        return self.run("SELECT txid_current()", {}).rows[0][0]
 
     def hold(self, refusal: str) -> HeldConnection | HeldSession | None:
         """Keep it open if the task closes it, and refuse its commit; None where that cannot be done."""

@@ -6,7 +6,8 @@ Knows no database; a store's `schema.py` does the creating and upgrading.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from rowlock.errors import SchemaMismatch
@@ -31,6 +32,17 @@ def script(package: str, words: Mapping[str, str]) -> str:
     known = {**fragments("rowlock.stores.sql", "unique_keys.sql"), **words}
     own = files(package).joinpath("schema.sql").read_text(encoding="utf-8")
     return _WORD.sub(lambda word: known[word[1]], _INCLUDE.sub(shared, own))
+
+
+def single_statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one, for drivers that would commit before they run several."""
+    lines: list[str] = []
+    for line in script.splitlines():
+        lines.append(line)
+        statement = "\n".join(lines)
+        if line.split("--")[0].rstrip().endswith(";") and sqlite3.complete_statement(statement):
+            yield statement
+            lines = []
 
 
 def emptied(where: str) -> SchemaMismatch:

@@ -6,7 +6,6 @@ Sessions are in `session.py`, the words in which statements are written in `dial
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +68,7 @@ class SqliteDatabase(Database):
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
         try:
-            with self._explained(), self.connections.borrowed(create) as connection:
+            with self.explaining(), self.connections.borrowed(create) as connection:
                 self._look_at(connection, create)
         except DiskTrouble:
             self.connections.forget()  # the next call begins anew, with what is there by then
@@ -90,7 +89,7 @@ class SqliteDatabase(Database):
         return schema.ddl()
 
     def upgrade(self) -> tuple[int, int]:
-        with self._explained(), self.connections.borrowed(create=False) as connection:
+        with self.explaining(), self.connections.borrowed(create=False) as connection:
             if schema.meta(connection) is None:
                 raise StoreMissing(f"no queue at {self.path}")
             return schema.upgrade(connection, migrations_in("rowlock.stores.sqlite"))
@@ -107,7 +106,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def read(self, now: float | None = None) -> Iterator[SqliteSession]:
         self.open()
-        with self._explained(), self.connections.borrowed() as connection:
+        with self.explaining(), self.connections.borrowed() as connection:
             yield SqliteSession(connection, now)
 
     @contextmanager
@@ -130,13 +129,6 @@ class SqliteDatabase(Database):
                 if session.connection.in_transaction:
                     session.connection.execute("ROLLBACK TO undone")
                     session.connection.execute("RELEASE undone")
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self.meaning(error) from error
 
     def meaning(self, error: sqlite3.Error) -> StoreError:
         """What SQLite raised, as the store's own error."""
@@ -162,22 +154,10 @@ class SqliteDatabase(Database):
 
     def transaction(self, timeout: float | None) -> SqliteTransaction:
         self.open()
-        with self._explained():
+        with self.explaining():
             return SqliteTransaction(self.connections, self.path)
 
-    def make_tables_on(self, user: UserConnection, tx: Session) -> bool:
-        # The user may hold the write lock by now: our own connection could not create them, the user's can.
-        # If that is rolled back, the queue was never there.
-        if not self._is_here(user):
-            return False
-        for statement in schema.statements(re.sub(r"--.*", "", schema.ddl())):
-            user.run(statement, {})
-        return True
-
-    def identity_for(self, user: UserConnection) -> str:
-        return self.identity(self.session_on(user)) if self._is_here(user) else self.install_id()
-
-    def _is_here(self, user: UserConnection) -> bool:
+    def is_file_of(self, user: UserConnection) -> bool:
         files = [row[2] for row in user.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
         here = os.path.realpath(self.connections.path)
         return any(os.path.realpath(file) == here for file in files)
@@ -226,13 +206,13 @@ class SqliteDatabase(Database):
     def _change(self) -> int:
         """A number that is different once somebody has committed since the last look."""
         self.open()
-        with self._explained(), self.connections.borrowed() as connection:
+        with self.explaining(), self.connections.borrowed() as connection:
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         # A connection does not see its own commits this way, so the inserts of this process are counted, too.
         return version + (self._inserts << 32)
 
     def checkpoint(self) -> None:
-        with self._explained(), self.connections.borrowed() as connection:
+        with self.explaining(), self.connections.borrowed() as connection:
             self.checkpoints.in_maintenance(connection)
 
     def facts(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from rowlock.stores.sql.versions import Migration, migrate, script
+from rowlock.stores.sql.versions import Migration, migrate, script, single_statements
 
 # AUTOINCREMENT: plain rowids are used again after a deletion, which would break the fence.
 _NUMBERED = "INTEGER PRIMARY KEY AUTOINCREMENT"
@@ -59,7 +59,7 @@ def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int
 
 
 def _run(connection: sqlite3.Connection, script: str) -> None:
-    for statement in statements(script):
+    for statement in single_statements(script):
         connection.execute(statement)
 
 
@@ -73,14 +73,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:  # a full or failing disk has ended it already
             connection.execute("ROLLBACK")
         raise
-
-
-def statements(text: str) -> Iterator[str]:
-    """The single statements of a script: `executescript` would commit the transaction around them."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        lines.append(line)
-        statement = "\n".join(lines)
-        if line.split("--")[0].rstrip().endswith(";") and sqlite3.complete_statement(statement):
-            yield statement
-            lines = []
