@@ -37,8 +37,8 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
         ((at, seconds),) = tx.rows("oldest") or [(None, None)]  # `row` does not read a text that is no UTF-8
         total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
-        paused = any(name == consumer.queue and since for name, since, _ in tx.rows("queue_settings"))
-        until = dict(tx.rows("paused_until")).get(consumer.queue) if paused else None
+        pauses = {name: (since, until) for name, since, _, until in tx.rows("queue_settings")}
+        paused_at, until = pauses.get(consumer.queue, (None, None))
         now = tx.now
     due = ready if consumer.form.holds else max(0, ready - held)
     lag = max(0.0, now - seconds) if seconds is not None and seconds > _FIRST_TIME else None
@@ -56,8 +56,8 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         lag=lag,
         per_minute=float(ended) / _RATE_MINUTES,
         has_index=table.has_index,
-        paused=paused,
-        paused_until=None if until is None else utc(until),
+        paused=paused_at is not None,
+        paused_until=None if paused_at is None or until is None else utc(until),
     )
 
 

@@ -1,21 +1,26 @@
 """The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
 
-Decides what to take; how rows are found, locked and marked is in the statements of `claim_sql`.
+Decides what to take; how rows are found, locked and marked is in the statements of `claim_sql`. And what a
+relay does: it hands claims over, and another worker begins them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
-from rowlock.errors import ConfigurationError
-from rowlock.job import Claim, ClaimRequest
+from rowlock.endings import Event
+from rowlock.errors import ConfigurationError, WorkerGone
+from rowlock.job import Claim, ClaimRequest, Outcome
 from rowlock.marks import Marks
+from rowlock.retry import DEFAULT
 from rowlock.stores.sql.claim_sql import ClaimSql
+from rowlock.stores.sql.finishing import finish
 from rowlock.stores.sql.session import Session
 from rowlock.strategies import Strategy, get_strategy
 
@@ -30,6 +35,22 @@ def claim_of(row: Any) -> Claim:
     return Claim(*row, claimed_before=row[1] > 1)  # type: ignore[misc]  # the row ends before it
 
 
+class QueueSettings(NamedTuple):
+    """What operators and pauses have set, of all queues."""
+
+    paused: frozenset[str] = frozenset()
+    strategies: Mapping[str, str] = {}
+
+
+def queue_settings(db: Session) -> QueueSettings:
+    """The settings in force."""
+    rows = db.rows("queue_settings")
+    return QueueSettings(
+        frozenset(name for name, paused_at, _, _ in rows if paused_at is not None),
+        {name: strategy for name, _, strategy, _ in rows if strategy},
+    )
+
+
 class Claiming:
     """One worker's claims inside one transaction."""
 
@@ -42,22 +63,21 @@ class Claiming:
             "unknown": left_out(request),
         }
 
-    def take(self, settings: list[Any], has_isolated: bool, next_queue: str | None) -> list[Claim]:
+    def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
         request = self._request
         if has_isolated and request.isolate and (claim := self._take_isolated()):
             return [claim]  # its last worker died under it: it gets no neighbours that it could take along
-        overrides = {name: strategy for name, _, strategy in settings if strategy}
         claims: list[Claim] = []
         # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
-        line = queues_in_turn(self._tx, request, settings, next_queue)
+        line = queues_in_turn(self._tx, request, settings.paused, next_queue)
         queues = list(islice(line, request.count))
         while queues and len(claims) < request.count:
             still_full = []
             for index, queue in enumerate(queues):
                 share = -(-(request.count - len(claims)) // (len(queues) - index))
                 if share > 0:
-                    got = self._take_from(queue, strategy_of(request, overrides.get(queue)), share)
+                    got = self._take_from(queue, strategy_of(request, settings, queue), share)
                     claims += got
                     if len(got) == share:
                         still_full.append(queue)
@@ -115,30 +135,30 @@ def timed(request: ClaimRequest) -> AbstractContextManager[None]:
     return request.marks.timed() if request.marks and request.unknown else nullcontext()
 
 
-def strategy_of(request: ClaimRequest, override: str | None) -> Strategy:
+def strategy_of(request: ClaimRequest, settings: QueueSettings, queue: str) -> Strategy:
     """The strategy of a queue that has one of its own, or that of the request."""
     try:
-        return get_strategy(override or request.strategy)
+        return get_strategy(settings.strategies.get(queue, request.strategy))
     except ConfigurationError:  # another process has registered it: this one goes on in its own order
         return get_strategy(request.strategy)
 
 
-def has_work(db: Session, request: ClaimRequest, settings: list[Any]) -> bool:
+def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
+    settings = queue_settings(db)
     if not request.unknown:
-        return any(True for _ in queues_in_turn(db, request, settings))
+        return any(True for _ in queues_in_turn(db, request, settings.paused))
     with timed(request):
         return _has_known(db, request, settings)
 
 
-def _has_known(db: Session, request: ClaimRequest, settings: list[Any]) -> bool:
-    overrides = {name: strategy for name, _, strategy in settings}
+def _has_known(db: Session, request: ClaimRequest, settings: QueueSettings) -> bool:
     unknown = left_out(request)
     chosen = {"all": int(not request.queues), "queues": json_text(request.queues)}
     if request.isolate and db.row("isolated_waiting", unknown=unknown, **chosen):
         return True
-    for queue in queues_in_turn(db, request, settings):
-        marks = request.marks and request.marks.of(queue, strategy_of(request, overrides.get(queue)))
+    for queue in queues_in_turn(db, request, settings.paused):
+        marks = request.marks and request.marks.of(queue, strategy_of(request, settings, queue))
         if marks is None:
             found = db.row("queue_has_work", queue=queue, unknown=unknown)
         else:
@@ -152,20 +172,18 @@ def _has_known(db: Session, request: ClaimRequest, settings: list[Any]) -> bool:
 def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     """Look from the front of each queue for the first jobs of this worker, and mark them."""
     began = marks.begin_sweep(request.unknown)
-    settings = db.rows("queue_settings")
-    overrides = {name: strategy for name, _, strategy in settings}
-    for queue in queues_in_turn(db, request, settings):
-        strategy = strategy_of(request, overrides.get(queue))
+    settings = queue_settings(db)
+    for queue in queues_in_turn(db, request, settings.paused):
+        strategy = strategy_of(request, settings, queue)
         statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
         marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=left_out(request)))
     marks.end_sweep(began)
 
 
 def queues_in_turn(
-    db: Session, request: ClaimRequest, settings: list[Any], next_queue: str | None = None
+    db: Session, request: ClaimRequest, paused: Container[str], next_queue: str | None = None
 ) -> Iterator[str]:
     """The queues that have queued jobs and are not paused, beginning after the one served last."""
-    paused = {name for name, paused_at, _ in settings if paused_at is not None}
     if request.queues:
         start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
         for name in request.queues[start:] + request.queues[:start]:
@@ -179,3 +197,37 @@ def queues_in_turn(
         if name not in paused:
             yield name
         name = db.row("next_queue", after=name)[0]
+
+
+# -- claims on their way through a relay -----------------------------------------------------------
+# Taking back what nobody has begun is an outcome like any other.
+
+
+def hand_over(tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+    """Say of claims that were taken in this transaction that they have not begun."""
+    if claims:
+        tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
+
+
+def start(tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
+    """Move claims to the worker that begins them; returns those that it may run.
+
+    Not among them: claims that were taken back or begun by another, those of other queues than it works on,
+    and those that end here because their cancel was asked for or their queue is paused.
+    """
+    if tx.row("worker_lives", worker=worker) is None:
+        raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
+    paused = queue_settings(tx).paused
+    begun: list[Claim] = []
+    over: list[Outcome] = []
+    named = {"all": int(not request.queues), "queues": json_text(request.queues)}
+    for job, claim in request.starts:
+        for *row, cancel_asked in tx.rows("start_claim", id=job, claim=claim, worker=worker, **named):
+            taken = claim_of(row)
+            if cancel_asked or taken.queue in paused:
+                asked = bool(cancel_asked)
+                over.append(ended(taken, Event.RELEASED, DEFAULT, began=False, cancel_requested=asked))
+            else:
+                begun.append(taken)
+    finish(tx, worker, over)
+    return begun

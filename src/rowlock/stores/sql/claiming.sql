@@ -64,7 +64,7 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        {next_in_turn}
 
 -- name: queue_settings
-SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy FROM rowlock_queues
+SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy, paused_until FROM rowlock_queues
 
 -- name: queue_after
 SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
@@ -83,11 +83,6 @@ SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known}
 -- A relay claims for others: what it hands over has not begun.
 -- name: hand_over
 UPDATE rowlock_jobs SET started_at = NULL WHERE id IN ({ids}) AND claimed_by = :worker AND {running}
-
--- What a start has to know first: does the worker live, and is any queue paused?
--- name: start_facts
-SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE paused_at IS NOT NULL)
 
 -- Moves a claim that was handed over to the worker that begins it; says whether it is to be cancelled.
 -- name: start_claim

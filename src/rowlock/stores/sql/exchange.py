@@ -27,9 +27,8 @@ class Exchanges:
         self._source = source
         self._refusals = refusals
         self._with_retries = database.retried(self._fused_or_plain)
-        self._found = (
-            False  # the last claim found something: the next need not look before it asks for the lock
-        )
+        # The last claim found something: the next need not look before it asks for the lock.
+        self._found = False
 
     def exchange(
         self,

@@ -16,10 +16,18 @@ from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult,
 from rowlock.retry import DEFAULT
 from rowlock.stores.source import DeadHolder, Retention
 from rowlock.stores.sql import finishing, pruning
-from rowlock.stores.sql.claiming import Claiming, has_work, sweep, timed
+from rowlock.stores.sql.claiming import (
+    Claiming,
+    QueueSettings,
+    hand_over,
+    has_work,
+    queue_settings,
+    start,
+    sweep,
+    timed,
+)
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
-from rowlock.stores.sql.handing_over import hand_over, start
 from rowlock.stores.sql.refusals import REFUSED
 from rowlock.stores.sql.session import Session
 
@@ -42,7 +50,7 @@ class JobSource:
 
     def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
         with self._database.read(now) as db:
-            return has_work(db, request, db.rows("queue_settings"))
+            return has_work(db, request)
 
     def exchange_fused(
         self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
@@ -66,7 +74,7 @@ class JobSource:
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-        settings = tx.rows("queue_settings") if has_settings else []
+        settings = queue_settings(tx) if has_settings else QueueSettings()
         claiming = Claiming(tx, self._database.claim_sql, worker, request)
         with timed(request):
             claims = claiming.take(settings, has_isolated, next_queue)
@@ -198,7 +206,7 @@ class JobSource:
     ) -> bool:
         names = json_text(sorted(tasks or ()))
         with self._database.read(now) as db:
-            paused = {name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None}
+            paused = queue_settings(db).paused
             name = ""
             while (name := db.row("queue_after", after=name)[0]) is not None:
                 if name in paused or (queues and name not in queues):

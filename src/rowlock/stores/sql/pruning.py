@@ -7,9 +7,8 @@ from rowlock.job import State
 from rowlock.stores.source import Retention
 from rowlock.stores.sql.database import Database
 
-_SIDE_ROWS = (
-    2_000  # in one transaction; 250,000, the lines of 500 talkative jobs, held SQLite's lock for 7.7 s
-)
+# In one transaction; 250,000, the lines of 500 talkative jobs, held SQLite's lock for 7.7 s.
+_SIDE_ROWS = 2_000
 
 
 def prune(

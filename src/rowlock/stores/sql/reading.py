@@ -15,6 +15,7 @@ from rowlock.codec import json_text
 from rowlock.errors import ConfigurationError
 from rowlock.job import HistoryEntry, Job, JobList, LogEntry, Progress, State, utc
 from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
+from rowlock.stores.sql.claiming import queue_settings
 from rowlock.stores.sql.copying import moved_facts
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.session import Session
@@ -105,22 +106,22 @@ class Reading:
         with self._database.snapshot() as db:
             for queue, state, count in db.rows("count_jobs"):
                 counts.setdefault(queue, dict.fromkeys(map(str, State), 0))[state] = count
-            settings = {
-                name: (paused_at, strategy) for name, paused_at, strategy in db.rows("queue_settings")
-            }
-            until = dict(db.rows("paused_until"))
+            settings = {name: rest for name, *rest in db.rows("queue_settings")}
             oldest = {name: db.row("oldest_queued", queue=name)[0] for name in counts}
-        return [
-            QueueRecord(
-                name=name,
-                paused=settings.get(name, (None, None))[0] is not None,
-                paused_until=_maybe(until.get(name)) if settings.get(name, (None,))[0] else None,
-                strategy=settings.get(name, (None, None))[1],
-                counts=counts.get(name, dict.fromkeys(map(str, State), 0)),
-                oldest_due=_maybe(oldest.get(name)),
+        records: list[QueueRecord] = []
+        for name in sorted(counts.keys() | settings.keys()):
+            paused_at, strategy, until = settings.get(name, (None, None, None))
+            records.append(
+                QueueRecord(
+                    name=name,
+                    paused=paused_at is not None,
+                    paused_until=_maybe(until) if paused_at else None,
+                    strategy=strategy,
+                    counts=counts.get(name, dict.fromkeys(map(str, State), 0)),
+                    oldest_due=_maybe(oldest.get(name)),
+                )
             )
-            for name in sorted(counts.keys() | settings.keys())
-        ]
+        return records
 
     def consumer_claims(self) -> list[tuple[str, int, int]]:
         """For each consumer that has claims: its name, how many are in flight, how many wait for a retry."""
@@ -136,16 +137,13 @@ class Reading:
     def pulse(self, now: float | None = None) -> Pulse:
         """Who lives, and how long each queue's oldest due job has waited; reads no finished job."""
         with self._database.read(now) as db:
-            paused = frozenset(
-                name for name, paused_at, _ in db.rows("queue_settings") if paused_at is not None
-            )
+            paused = queue_settings(db).paused
             due: dict[str, float] = {}
             name = ""
             while (name := db.row("queue_after", after=name)[0]) is not None:
                 due[name] = db.row("oldest_queued", queue=name)[0]
-            for queue, run_at in db.rows(
-                "due_heads", most=_DUE_HEADS
-            ):  # waiting for a worker to promote them
+            # Those that wait for a worker to promote them.
+            for queue, run_at in db.rows("due_heads", most=_DUE_HEADS):
                 due[queue] = min(run_at, due.get(queue, run_at))
             handed_over = dict(db.rows("oldest_handed_over"))
             workers = [

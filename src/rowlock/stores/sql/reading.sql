@@ -67,9 +67,6 @@ SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {
 -- name: oldest_handed_over
 SELECT queue, min(run_at) FROM rowlock_jobs WHERE state = 'running' AND started_at IS NULL GROUP BY queue
 
--- name: paused_until
-SELECT name, paused_until FROM rowlock_queues WHERE paused_until IS NOT NULL
-
 -- name: consumer_claims
 SELECT consumer, count(claimed_by), count(*) - count(claimed_by)
 FROM rowlock_consumer_claims GROUP BY consumer ORDER BY consumer

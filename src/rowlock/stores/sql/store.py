@@ -58,10 +58,8 @@ class Store:
         self.beat, self.tell, self.info = with_retries(workers.beat), with_retries(workers.tell), workers.info
 
         self.promote, self.expire = with_retries(self.source.promote), with_retries(self.source.expire)
-        self.fail_overdue, self.prune = (
-            with_retries(self.source.fail_overdue),
-            with_retries(self.source.prune),
-        )
+        self.fail_overdue = with_retries(self.source.fail_overdue)
+        self.prune = with_retries(self.source.prune)
         self.next_needed, self.idle = self.source.next_needed, self.source.idle
         self.isolated_waiting = self.source.isolated_waiting
         self.prune_records = with_retries(partial(pruning.prune_records, database))

@@ -18,9 +18,8 @@ from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.jobs import queue_up
 from rowlock.stores.sql.session import Session
 
-_OFFERED = (
-    10_000  # jobs that one registration makes due; each worker has put off a few, so there are not many
-)
+# Jobs that one registration makes due; each worker has put off a few, so there are not many.
+_OFFERED = 10_000
 
 
 class Workers:

@@ -120,9 +120,8 @@ class Connections:
         """A new connection for one task, in use until `take_back`: a fork elsewhere waits for that."""
         with self.gate:
             connection = self._open(False, kind)
-            connection.lock = (
-                threading.Lock()
-            )  # a task may give it back from another thread than it took it in
+            # Not of one thread: a task may give it back from another than it took it in.
+            connection.lock = threading.Lock()
             connection.lent_to = on_behalf_of.get() or threading.get_ident()
             self._all.add(connection)
             connection.lock.acquire()

@@ -242,9 +242,8 @@ class SqliteDatabase(Database):
             copy = sqlite3.connect(partial)
             try:
                 with self.connections.borrowed() as connection:
-                    connection.backup(
-                        copy
-                    )  # in one step: every commit of another process restarts a slow one
+                    # In one step: every commit of another process restarts a slow one.
+                    connection.backup(copy)
             finally:
                 copy.close()
             os.replace(partial, target)
