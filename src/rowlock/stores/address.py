@@ -12,10 +12,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from rowlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from rowlock.stores.duckdb.database import Access
     from rowlock.stores.duckdb.owner import Owner
     from rowlock.stores.sql.store import Store
 
 _EXAMPLE = "sqlite:///jobs.db (relative) or sqlite:////var/lib/jobs.db (absolute)"
+_DUCKDB_EXAMPLE = "duckdb:///data.duckdb (relative) or duckdb:////var/lib/data.duckdb (absolute)"
 _ANY = f"{_EXAMPLE}, postgresql://user@host/database or duckdb:///data.duckdb"
 # SQLAlchemy's drivers for the same databases: a program has one URL, and rowlock uses its own driver.
 _DRIVERS = {
@@ -33,45 +35,24 @@ def store_for(url: str, *, home: str = "", busy_timeout: float = 5.0) -> Store:
         raise ConfigurationError(f"{shown} is not a database URL; write for example {_ANY}")
     kind = url.partition("://")[0].lower()
     database, _, driver = kind.partition("+")
-    if driver in _DRIVERS.get(database, ()):
-        if database == "sqlite":
-            return _sqlite(url, home=home, busy_timeout=busy_timeout)
-        if database == "duckdb":
-            return _duckdb(url, home=home, busy_timeout=busy_timeout)
-        return _postgres(url, busy_timeout=busy_timeout)
-    raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_ANY}")
+    if driver not in _DRIVERS.get(database, ()):
+        raise ConfigurationError(f"{kind!r} is not a kind of database that rowlock knows; use {_ANY}")
+    if database == "sqlite":
+        from rowlock.stores.sqlite import SqliteStore
 
+        return SqliteStore(_path_in(url, "SQLite", _EXAMPLE), home=home, busy_timeout=busy_timeout)
+    if database == "duckdb":
+        path = _path_in(url, "DuckDB", _DUCKDB_EXAMPLE)
+        _need("duckdb", "DuckDB needs its driver", "duckdb")
+        from rowlock.stores.duckdb.turns import Turns
 
-def _postgres(url: str, **options: Any) -> Store:
-    from importlib.util import find_spec
-
-    if find_spec("psycopg") is None:
-        raise ConfigurationError(
-            "PostgreSQL needs psycopg: install it with `pip install 'rowlock[postgres]'`"
-        )
+        turns = Turns(os.path.abspath(os.path.join(home, path)), path, busy_timeout)
+        return _duckdb(turns, busy_timeout)
+    _need("psycopg", "PostgreSQL needs psycopg", "postgres")
     from rowlock.stores.postgres import PostgresStore
     from rowlock.stores.postgres.url import parse
 
-    return PostgresStore(parse(url), **options)
-
-
-def _sqlite(url: str, **options: Any) -> Store:
-    from rowlock.stores.sqlite import SqliteStore
-
-    return SqliteStore(_path_in(url, "SQLite", _EXAMPLE), **options)
-
-
-def _duckdb(url: str, *, home: str, busy_timeout: float) -> Store:
-    path = _path_in(
-        url, "DuckDB", "duckdb:///data.duckdb (relative) or duckdb:////var/lib/data.duckdb (absolute)"
-    )
-    _need_duckdb()
-    from rowlock.stores.duckdb.database import DuckdbDatabase
-    from rowlock.stores.duckdb.store import DuckdbStore
-    from rowlock.stores.duckdb.turns import Turns
-
-    turns = Turns(os.path.abspath(os.path.join(home, path)), path, busy_timeout)
-    return DuckdbStore(DuckdbDatabase(turns, busy_timeout=busy_timeout))
+    return PostgresStore(parse(url), busy_timeout=busy_timeout)
 
 
 def owner_of(engine: Any = None, connection: Any = None, home: str = "") -> Owner:
@@ -83,18 +64,22 @@ def owner_of(engine: Any = None, connection: Any = None, home: str = "") -> Owne
 
 def owned_store(owner: Owner, *, busy_timeout: float = 5.0) -> Store:
     """The store in the DuckDB file that this process has open."""
-    _need_duckdb()
+    _need("duckdb", "DuckDB needs its driver", "duckdb")
+    return _duckdb(owner, busy_timeout)
+
+
+def _duckdb(access: Access, busy_timeout: float) -> Store:
     from rowlock.stores.duckdb.database import DuckdbDatabase
     from rowlock.stores.duckdb.store import DuckdbStore
 
-    return DuckdbStore(DuckdbDatabase(owner, busy_timeout=busy_timeout))
+    return DuckdbStore(DuckdbDatabase(access, busy_timeout=busy_timeout))
 
 
-def _need_duckdb() -> None:
+def _need(module: str, said: str, extra: str) -> None:
     from importlib.util import find_spec
 
-    if find_spec("duckdb") is None:
-        raise ConfigurationError("DuckDB needs its driver: install it with `pip install 'rowlock[duckdb]'`")
+    if find_spec(module) is None:
+        raise ConfigurationError(f"{said}: install it with `pip install 'rowlock[{extra}]'`")
 
 
 def _path_in(url: str, kind: str, example: str) -> str:

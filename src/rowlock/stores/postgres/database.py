@@ -57,7 +57,6 @@ class PostgresDatabase(Database):
     """A PostgreSQL database; the queue's tables are in one of its schemas."""
 
     dialect = "postgresql"
-    loses_answers = True
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__()
@@ -168,9 +167,6 @@ class PostgresDatabase(Database):
 
     def explained(self, error: Exception) -> StoreError | None:
         return explain(error, self.url) if isinstance(error, psycopg.Error) else None
-
-    def is_duplicate(self, error: StoreError) -> bool:
-        return isinstance(error.__cause__, psycopg.errors.UniqueViolation)
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None

@@ -48,7 +48,6 @@ class Database(ABC):
     url: str
     dialect: str  # of the connections that users bring: "sqlite" or "postgresql"
     claim_sql: ClaimSql  # how it claims by a strategy
-    loses_answers = False  # of a commit it may not be known whether it came through
     sees_every_commit = False  # whoever writes to it, a waiting poller notices
 
     def __init__(self) -> None:
@@ -134,10 +133,6 @@ class Database(ABC):
             if known is None:
                 raise
             raise known from error
-
-    def is_duplicate(self, error: StoreError) -> bool:
-        """True if this says that somebody else took a unique key at the same moment."""
-        return False
 
     def retried(self, verb: F) -> F:
         """The verb, made again where a transaction may be undone because another was faster."""

@@ -90,8 +90,7 @@ class Exchanges:
                     if not asked.writes:
                         raise
                 self._found = bool(claims)
-            if self._database.loses_answers:
-                self._leave_trace(tx, asked, not_written, claims)
+            self._leave_trace(tx, asked, not_written, claims)
         if claims:
             self._database.got_up(worker)
         last = claims[-1].queue if claims else request.after if request else ""

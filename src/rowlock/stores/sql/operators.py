@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.errors import JobNotFound, StoreError, WrongState
+from rowlock.errors import DataRefused, JobNotFound, WrongState
 from rowlock.job import State
 from rowlock.options import CONSUMERS
 from rowlock.stores.sql.copying import refuse_moved
@@ -28,10 +28,8 @@ class Operators:
         """Put a scheduled or finished job back into its queue, with a new budget."""
         try:
             self._retry(job, now)
-        except StoreError as error:
-            if not self._database.is_duplicate(error):
-                raise
-            self._retry(job, now)  # somebody took its unique key just now: this time that is seen, and said
+        except DataRefused:  # if somebody took its unique key just now, this time that is seen, and said
+            self._retry(job, now)
 
     def _retry(self, job: int, now: float | None) -> None:
         with self._database.write(now) as tx:
