@@ -60,7 +60,7 @@ class Psycopg(UserConnection):
         _refuse_autocommit(self._given)
 
     def hold(self, refusal: str) -> HeldConnection:
-        return HeldConnection(self._given, refusal, asynchronous=False)
+        return HeldConnection(self._given, refusal)
 
 
 class Duckdb(UserConnection):
@@ -202,9 +202,6 @@ class Bridge(Psycopg):
 
     def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
         return self._wait(self._execute(sql, values))
-
-    def hold(self, refusal: str) -> HeldConnection:
-        return HeldConnection(self._given, refusal, asynchronous=True)
 
     def commit(self) -> None:
         self._wait(self._given.commit())

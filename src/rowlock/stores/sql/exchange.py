@@ -185,8 +185,7 @@ class Exchanges:
             return None
         claims, refused = picked
         for outcome, error in refused:
-            (title,) = self._refusals.titles([key_of(outcome)])
-            self._refusals.keep(asked.worker, outcome, title, error, asked.now)
+            self._refusals.keep(asked.worker, outcome, error, asked.now)
         if claims:
             self._database.got_up(asked.worker)
         last = claims[-1].queue if claims else ""

@@ -6,6 +6,7 @@ rowlock commits it together with the job, after that. What cannot be held is ref
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any
 
 from rowlock.errors import Fail
@@ -31,10 +32,10 @@ class HeldConnection:
     That undoes what was written; the block does not close a connection that it could not commit.
     """
 
-    def __init__(self, given: Any, refusal: str, *, asynchronous: bool) -> None:
+    def __init__(self, given: Any, refusal: str) -> None:
         self._given = given
         self._refusal = refusal
-        given.commit = self._arefuse if asynchronous else self._refuse
+        given.commit = self._arefuse if iscoroutinefunction(given.commit) else self._refuse
 
     def _refuse(self) -> None:
         self._given.close()
@@ -48,9 +49,7 @@ class HeldConnection:
         """It may be committed again."""
         vars(self._given).pop("commit", None)
 
-    def finish(self) -> None:
-        """The same: nothing was put off."""
-        self.let_go()
+    finish = let_go  # nothing was put off
 
 
 class HeldSession:

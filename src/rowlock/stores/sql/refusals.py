@@ -77,14 +77,14 @@ class Refusals:
         written = Written([], [], [])
 
         def refused(outcome: Outcome, error: DataRefused) -> list[Outcome]:
-            title = outcome.title if outcome.task else self.titles([key_of(outcome)])[0]
+            title = self._title(outcome)  # which cannot be read after its claim has ended
             plain = msgspec.structs.replace(outcome, rescued=False)
             failed = decided(plain, Event.REFUSED, Facts(), DEFAULT, error.said)
             try:
                 if write([failed]):
                     return [outcome]
             except DataRefused as again:
-                self.keep(worker, failed, title, again, now)
+                self.keep(worker, failed, again, now)
                 written.unwritable.append(key_of(outcome))
             else:
                 log.error(
@@ -100,7 +100,7 @@ class Refusals:
         written.lost = _apart(write, outcomes, refused)
         return written
 
-    def keep(self, worker: str, outcome: Outcome, title: str, error: DataRefused, now: float | None) -> None:
+    def keep(self, worker: str, outcome: Outcome, error: DataRefused, now: float | None) -> None:
         """Nothing can be written for this claim: it stays held, and its history says so."""
         try:
             with self._database.write(now) as tx:
@@ -111,9 +111,12 @@ class Refusals:
             log.error(
                 "%s: the database refuses whatever is written about it, so it stays claimed until its worker "
                 "ends; `rowlock doctor` lists it: %s",
-                title,
+                self._title(outcome),
                 error.said,
             )
+
+    def _title(self, outcome: Outcome) -> str:
+        return outcome.title if outcome.task else self.titles([key_of(outcome)])[0]
 
     def titles(self, held: Sequence[ClaimKey]) -> list[str]:
         """How these claims are called in log lines, while they are there."""
