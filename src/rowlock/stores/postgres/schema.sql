@@ -7,7 +7,9 @@
 
 -- include: tables
 
--- include: indexes_and_files
+-- include: indexes
+
+-- include: file_tables
 CREATE INDEX rowlock_jobs_line ON rowlock_jobs (queue, position) WHERE state = 'queued';
 CREATE INDEX rowlock_jobs_due ON rowlock_jobs (run_at, position) WHERE state = 'scheduled';
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (state, id) WHERE state IN ('failed', 'cancelled');

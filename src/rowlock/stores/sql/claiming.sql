@@ -1,5 +1,13 @@
--- How jobs are claimed, and what a claim has to know first. {eligible}, {first_by_index} and the like are the pieces from
--- which `claim_sql.py` writes a claim for a strategy; each database has more of them in its own file.
+-- How jobs are claimed, and what a claim has to know first. `claim_sql.py` writes a claim from {take} for a strategy; each
+-- database has more of its pieces in its own file. The strategy fills these holes:
+--   {first}           the piece that finds the first jobs: by an index, level by level, or at marks
+--   {order}           its order
+--   {within}          the order of the jobs of one level
+--   {levels_in_order} the order of the levels
+--   {first_position}  min or max: which position of a level comes first
+--   {at_level}        a condition on the priority, where a level was drawn
+--   {and_known}       leaves out the tasks that the worker does not know
+--   {merged}          sorts what was found at the marks of several levels
 
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.

@@ -3,7 +3,9 @@
 
 -- include: tables
 
--- include: indexes_and_files
+-- include: indexes
+
+-- include: file_tables
 CREATE INDEX rowlock_jobs_due ON rowlock_jobs (run_at) WHERE state = 'scheduled';
 CREATE INDEX rowlock_jobs_bad ON rowlock_jobs (queue, id) WHERE state IN ('failed', 'cancelled');
 
