@@ -102,9 +102,10 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
         "error_kind": outcome.error_kind,
         "delay": outcome.delay,
         "charge": outcome.charge,
+        "state": outcome.ending.value,  # if it is over by that
     }
     if outcome.is_usual:
-        return Step("finish", {**values, "state": outcome.ending}, None)
+        return Step("finish", values, None)
     if outcome.unless_known and (outcome.task, outcome.queue) in known:
         at_once = endings.decide(Event.KNOWN_ELSEWHERE, Facts(), DEFAULT)
         values |= {"delay": at_once.delay, "error": None, "error_kind": at_once.kind}
@@ -124,9 +125,8 @@ def ending(worker: str, outcome: Outcome, known: Collection[tuple[str, str]] = (
         return Step("finish_not_begun", {**values, "worker": worker}, history)
     if outcome.isolate:
         return Step("rescue_requeue", {**values, "isolate": outcome.isolate}, history)
-    if outcome.ending in (Ending.RETRY, Ending.RELEASED):
-        return Step(f"finish_{outcome.ending}", values, history)
-    return Step("finish", {**values, "state": outcome.ending}, history)
+    comes_back = {Ending.RETRY: "finish_retry", Ending.RELEASED: "finish_released"}
+    return Step(comes_back.get(outcome.ending, "finish"), values, history)
 
 
 def was_written(db: Session, outcome: Outcome) -> bool:
