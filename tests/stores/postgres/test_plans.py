@@ -62,7 +62,6 @@ VALUES: dict[str, Any] = {
     "done_results": ["1", None],
     "error": "e",
     "error_kind": "k",
-    "every": 0,
     "fields": "{}",
     "id": RUNNING[0],
     "ids": "[400001, 400002]",

@@ -90,8 +90,7 @@ class Claiming:
         queues = self._request.queues
         rows = self._tx.take(
             self._sql.isolated,
-            all=int(not queues),
-            queues=json_text(queues),
+            queues=listed(queues),
             **self._values,
         )
         return claim_of(rows[0]) if rows else None
@@ -125,9 +124,14 @@ class Claiming:
         return rows
 
 
+def listed(names: Sequence[str]) -> str | None:
+    """The names as JSON; None: there are none."""
+    return json_text(names) if names else None
+
+
 def left_out(request: ClaimRequest) -> str | None:
-    """The names of the tasks that are left to other workers, as JSON; None: there are none."""
-    return json_text(request.unknown) if request.unknown else None
+    """The names of the tasks that are left to other workers."""
+    return listed(request.unknown)
 
 
 def timed(request: ClaimRequest) -> AbstractContextManager[None]:
@@ -154,8 +158,7 @@ def has_work(db: Session, request: ClaimRequest) -> bool:
 
 def _has_known(db: Session, request: ClaimRequest, settings: QueueSettings) -> bool:
     unknown = left_out(request)
-    chosen = {"all": int(not request.queues), "queues": json_text(request.queues)}
-    if request.isolate and db.row("isolated_waiting", unknown=unknown, **chosen):
+    if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
     for queue in queues_in_turn(db, request, settings.paused):
         marks = request.marks and request.marks.of(queue, strategy_of(request, settings, queue))
@@ -220,9 +223,9 @@ def start(tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
     paused = queue_settings(tx).paused
     begun: list[Claim] = []
     over: list[Outcome] = []
-    named = {"all": int(not request.queues), "queues": json_text(request.queues)}
+    queues = listed(request.queues)
     for job, claim in request.starts:
-        for *row, cancel_asked in tx.rows("start_claim", id=job, claim=claim, worker=worker, **named):
+        for *row, cancel_asked in tx.rows("start_claim", id=job, claim=claim, worker=worker, queues=queues):
             taken = claim_of(row)
             if cancel_asked or taken.queue in paused:
                 asked = bool(cancel_asked)

@@ -53,8 +53,12 @@ SELECT priority,
        (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
 FROM level WHERE priority IS NOT NULL
 
+-- None named: all.
+-- fragment: of_queues
+(:queues IS NULL OR queue IN ({queues}))
+
 -- fragment: isolated_for_us
-isolate > 0 AND state = 'queued' AND (:all = 1 OR queue IN ({queues})) AND {known}
+isolate > 0 AND state = 'queued' AND {of_queues} AND {known}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 
 -- name: claim_isolated
@@ -95,6 +99,5 @@ UPDATE rowlock_jobs SET started_at = NULL WHERE id IN ({ids}) AND claimed_by = :
 -- Moves a claim that was handed over to the worker that begins it; says whether it is to be cancelled.
 -- name: start_claim
 UPDATE rowlock_jobs AS j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
-WHERE {this_claim} AND started_at IS NULL
-  AND (:all = 1 OR queue IN ({queues}))
+WHERE {this_claim} AND started_at IS NULL AND {of_queues}
 RETURNING {claim_as_it_is}, cancel_requested_at IS NOT NULL

@@ -21,6 +21,7 @@ from rowlock.stores.sql.claiming import (
     QueueSettings,
     hand_over,
     has_work,
+    listed,
     queue_settings,
     start,
     sweep,
@@ -193,18 +194,14 @@ class JobSource:
             return soonest(*db.row("next_needed", worker=worker))
 
     def isolated_waiting(self, queues: Sequence[str], unknown: Sequence[str] = ()) -> bool:
-        values = {
-            "all": int(not queues),
-            "queues": json_text(queues),
-            "unknown": json_text(unknown) if unknown else None,
-        }
         with self._database.read() as db:
-            return db.row("isolated_waiting", **values) is not None
+            found = db.row("isolated_waiting", queues=listed(queues), unknown=listed(unknown))
+        return found is not None
 
     def idle(
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None
     ) -> bool:
-        names = json_text(sorted(tasks or ()))
+        names = None if tasks is None else json_text(sorted(tasks))
         with self._database.read(now) as db:
             paused = queue_settings(db).paused
             name = ""
@@ -213,8 +210,7 @@ class JobSource:
                     continue
                 if tasks is None or db.row("queue_has_tasks", queue=name, task_names=names):
                     return False
-            chosen = {"all": int(not queues), "queues": json_text(queues)}
-            return db.row("busy", **chosen, every=int(tasks is None), task_names=names) is None
+            return db.row("busy", queues=listed(queues), task_names=names) is None
 
 
 def end_pauses(database: Database, now: float | None = None) -> None:

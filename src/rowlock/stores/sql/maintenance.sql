@@ -19,11 +19,15 @@ ORDER BY run_at, position LIMIT :most {lock}
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
 
+-- None given: any.
+-- fragment: of_tasks
+(:task_names IS NULL OR task IN ({task_names}))
+
 -- Jobs that wait because no living worker knew their task: for no longer than the delay, so that few others are read.
 -- name: put_off_jobs
 SELECT id, queue, task FROM rowlock_jobs
 WHERE state = 'scheduled' AND run_at <= {now+delay} AND error_kind = 'unknown_task'
-  AND (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
+  AND {of_queues} AND {of_tasks}
 ORDER BY run_at, position LIMIT :most {lock}
 
 -- name: offer
@@ -48,7 +52,7 @@ SELECT 1 FROM (
     SELECT queue, task FROM rowlock_jobs j WHERE state = 'running' AND {refusal} IS NULL
     UNION ALL
     SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
-WHERE (:all = 1 OR queue IN ({queues})) AND (:every = 1 OR task IN ({task_names}))
+WHERE {of_queues} AND {of_tasks}
   AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
 LIMIT 1
 

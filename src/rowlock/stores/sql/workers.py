@@ -13,6 +13,7 @@ from rowlock.job import EVERY_TASK
 from rowlock.liveness import Lease
 from rowlock.options import CONSUMERS
 from rowlock.stores.base import Registration
+from rowlock.stores.sql.claiming import listed
 from rowlock.stores.sql.copying import refuse_moved
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.jobs import queue_up
@@ -88,9 +89,7 @@ class Workers:
 def _chosen(queues: Sequence[str], tasks: dict[str, Any]) -> dict[str, Any]:
     """What a worker of these queues and tasks takes of the jobs that were put off."""
     return {
-        "all": int(not queues),
-        "queues": json_text(queues),
-        "every": int(EVERY_TASK in tasks),
-        "task_names": json_text(list(tasks)),
+        "queues": listed(queues),
+        "task_names": None if EVERY_TASK in tasks else json_text(list(tasks)),
         "delay": LONGEST_UNKNOWN,
     }
