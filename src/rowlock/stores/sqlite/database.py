@@ -14,13 +14,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from rowlock.codec import json_text
-from rowlock.errors import (
-    DiskTrouble,
-    StoreError,
-    StoreMissing,
-    StoreMoved,
-    StoreUnusable,
-)
+from rowlock.errors import DiskTrouble, StoreError, StoreMissing, StoreMoved, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.stores.sql.copying import MOVED, CopySide
 from rowlock.stores.sql.database import Database
