@@ -58,10 +58,7 @@ class Claiming:
         self._tx = tx
         self._sql = sql
         self._request = request
-        self._values: dict[str, Any] = {
-            "worker": worker,
-            "unknown": left_out(request),
-        }
+        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
@@ -87,12 +84,8 @@ class Claiming:
         return claims
 
     def _take_isolated(self) -> Claim | None:
-        queues = self._request.queues
-        rows = self._tx.take(
-            self._sql.isolated,
-            queues=listed(queues),
-            **self._values,
-        )
+        queues = listed(self._request.queues)
+        rows = self._tx.take(self._sql.isolated, queues=queues, **self._values)
         return claim_of(rows[0]) if rows else None
 
     def _take_from(self, queue: str, strategy: Strategy, count: int) -> list[Claim]:
