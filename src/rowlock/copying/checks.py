@@ -10,7 +10,7 @@ from rowlock.monitoring import WorkerRecord
 from rowlock.options import CONSUMERS
 from rowlock.stores.sql.copying import MOVED, MOVED_TO, CopySide, key_of, moved_facts
 from rowlock.stores.sql.store import Store
-from rowlock.stores.sql.versions import VERSION, version_of
+from rowlock.stores.sql.versions import version_of
 
 
 class CopyRefused(StoreError):
@@ -43,10 +43,10 @@ def check(
     """Raise if this copy may not be made; returns an interrupted one that is to be gone on with."""
     source.store.open(create=False)
     facts = facts_of(source)
-    if version_of(facts, source.address) > VERSION:
+    if version_of(facts, source.address) > source.version:
         raise CopyRefused(
             f"{source.address} has schema {facts['version']}, and this rowlock knows no newer one than "
-            f"{VERSION}: install a newer rowlock"
+            f"{source.version}: install a newer rowlock"
         )
     try:
         target.store.open(create=False)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from rowlock.stores.duckdb import schema
 from rowlock.stores.sql.copying import COLUMNS, SHARED, TIMES, CopySide
 from rowlock.stores.sql.session import Session
 
@@ -48,6 +49,7 @@ _INSERTS = {table: _insert(table) for table in COLUMNS}
 class DuckdbCopySide(CopySide):
     """Rows go in as JSON. Whether the queue has moved is looked up by the store itself."""
 
+    version = schema.VERSION
     _freezes = ()
     _thaws = ()
 

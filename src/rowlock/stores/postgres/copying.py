@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.inserting import stamp
 from rowlock.stores.sql.copying import COLUMNS, SHARED, TIMES, CopySide
 from rowlock.stores.sql.session import Session
@@ -21,6 +22,7 @@ _CLOSED = ("jobs", "history", "logs", "progress")
 class PostgresCopySide(CopySide):
     """Rows go in by COPY."""
 
+    version = schema.VERSION
     _freezes = ("freeze_function", *(f"freeze_{name}" for name in _CLOSED))
     _thaws = (*(f"thaw_{name}" for name in _CLOSED), "thaw_function")
 

@@ -69,6 +69,7 @@ _TYPES = {
         "claim",
         "companion",
         "concurrency",
+        "every",
         "failures",
         "max_attempts",
         "paused",

@@ -16,7 +16,7 @@ from rowlock.job import Claim, ClaimRequest, Exchange, ExchangeResult, Outcome
 from rowlock.stores.postgres.dialect import exchange, exchange_start
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.prepared import Row, Value
-from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, listed
+from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out
 from rowlock.stores.sql.finishing import without_expired
 from rowlock.strategies import get_strategy
 
@@ -132,7 +132,7 @@ class FusedExchange:
             "after": request.after,
             "queue": names[0] if names else None,
             "names": _array(map(_quoted, names)),
-            "unknown": listed(request.unknown),
+            "unknown": left_out(request),
             **values,
         }
 

@@ -122,7 +122,7 @@ coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} AND q
 -- fragment: done_one
     UPDATE rowlock_jobs
     SET state = 'completed', result = :result, error = NULL, error_kind = NULL, {has_run}
-    WHERE {this_claim}
+    WHERE id = :id AND claim = :claim AND {running}
     RETURNING id
 
 -- No join: one that was planned for a small table reads all of it for ever (1.8 of 2.3 ms at 10,000 rows).

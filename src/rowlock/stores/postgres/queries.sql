@@ -55,15 +55,32 @@ WHERE level.priority IS NOT NULL ORDER BY {levels_in_order}, low DESC
 {levels}
 SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
     SELECT id, priority, position FROM rowlock_jobs
-    WHERE {eligible}{at_level} AND {at_mark}
+    WHERE {eligible}{at_level} AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
     ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
 {merged}LIMIT {limit}
 
 -- name: marked_has_work
 {levels}
 SELECT 1 FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
-    SELECT 1 FROM rowlock_jobs WHERE {queued} AND queue = :queue AND {known} AND {at_mark}
+    SELECT 1 FROM rowlock_jobs
+    WHERE {queued} AND queue = :queue AND {known}
+      AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
     ORDER BY priority DESC, position LIMIT 1) found LIMIT 1
+
+-- In each level the first position that is for this worker, and the last of all.
+-- name: sweep_oldest
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority DESC, position LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
+
+-- name: sweep_newest
+{levels}
+SELECT priority,
+       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority, position DESC LIMIT 1),
+       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
+FROM level WHERE priority IS NOT NULL
 
 -- fragment: in_level
 {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
@@ -210,7 +227,8 @@ WHERE c.relname = '{meta_name}' AND ({here})
 {levels}
 SELECT first.id, first.claim FROM level CROSS JOIN LATERAL (
     SELECT id, claim, due_at FROM rowlock_jobs
-    WHERE {in_level} ORDER BY priority DESC, position LIMIT (SELECT :count)) first
+    WHERE {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+    ORDER BY priority DESC, position LIMIT (SELECT :count)) first
 WHERE first.due_at < {now-age}
 
 -- What follows is in place of the shared statements of these names.
@@ -245,7 +263,9 @@ SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
 -- name: oldest_queued
 {levels}
 SELECT min(first.run_at) FROM level CROSS JOIN LATERAL (
-    SELECT run_at FROM rowlock_jobs WHERE {in_level} ORDER BY priority DESC, position LIMIT 1) first
+    SELECT run_at FROM rowlock_jobs
+    WHERE {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+    ORDER BY priority DESC, position LIMIT 1) first
 
 -- A LIMIT that the planner cannot see, as in a claim: 1 ms instead of 65 for 1,000 of 100,000 that are due, where
 -- statements are not prepared.
@@ -260,7 +280,7 @@ ORDER BY expires_at LIMIT (SELECT :most) {lock}
 
 -- Nobody can take the claim away before the transaction that asks has ended.
 -- name: hold_claim
-SELECT 1 FROM rowlock_jobs WHERE {this_claim} FOR NO KEY UPDATE
+SELECT 1 FROM rowlock_jobs WHERE id = :id AND claim = :claim AND {running} FOR NO KEY UPDATE
 
 -- Filters are hidden in coalesce: the planner would take two of them for so rare that it reads and sorts everything.
 -- fragment: of_page

@@ -12,7 +12,8 @@ from psycopg.rows import TupleRow
 
 from rowlock.errors import StoreMissing
 from rowlock.stores.sql.statements import qualified
-from rowlock.stores.sql.versions import VERSION, Migration, migrate, migrations_in, script
+from rowlock.stores.sql.versions import VERSION as VERSION
+from rowlock.stores.sql.versions import Migration, migrate, migrations_in, script
 
 _NUMBERED = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _WORDS = {
@@ -91,11 +92,10 @@ def meta(server: Server, schema: str | None) -> dict[str, str] | None:
 
 
 def create(server: Server, schema: str | None) -> dict[str, str]:
-    """Create the tables, unless another process was faster, in one transaction; returns their facts."""
+    """Create the tables, unless another process was faster; one transaction. Returns their facts."""
     with server.transaction():
         server.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        facts = meta(server, schema)
-        if facts is not None:
+        if (facts := meta(server, schema)) is not None:
             return facts
         if schema is not None:
             # Asked first: IF NOT EXISTS needs the right to create schemas, also if there is one already.

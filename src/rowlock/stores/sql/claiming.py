@@ -58,7 +58,7 @@ class Claiming:
         self._tx = tx
         self._sql = sql
         self._request = request
-        self._values: dict[str, Any] = {"worker": worker, "unknown": listed(request.unknown)}
+        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
@@ -122,6 +122,11 @@ def listed(names: Sequence[str]) -> str | None:
     return json_text(names) if names else None
 
 
+def left_out(request: ClaimRequest) -> str | None:
+    """The names of the tasks that are left to other workers."""
+    return listed(request.unknown)
+
+
 def timed(request: ClaimRequest) -> AbstractContextManager[None]:
     """Around a scan from the front: where tasks are left out, its time decides whether marks are used."""
     return request.marks.timed() if request.marks and request.unknown else nullcontext()
@@ -145,7 +150,7 @@ def has_work(db: Session, request: ClaimRequest) -> bool:
 
 
 def _has_known(db: Session, request: ClaimRequest, settings: QueueSettings) -> bool:
-    unknown = listed(request.unknown)
+    unknown = left_out(request)
     if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
     for queue in queues_in_turn(db, request, settings.paused):
@@ -167,7 +172,7 @@ def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     for queue in queues_in_turn(db, request, settings.paused):
         strategy = strategy_of(request, settings, queue)
         statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
-        marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=listed(request.unknown)))
+        marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=left_out(request)))
     marks.end_sweep(began)
 
 

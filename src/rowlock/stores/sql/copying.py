@@ -46,6 +46,7 @@ MOVED = "moved"  # the key in rowlock_meta of the sentence that says where a que
 class CopySide(ABC):
     """A queue that is copied from or to."""
 
+    version: int  # of the schema that this code knows
     _freezes: tuple[str, ...]  # the statements that refuse every change of jobs from then on
     _thaws: tuple[str, ...]
 

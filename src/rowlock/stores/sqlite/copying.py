@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from rowlock.stores.sql.copying import COLUMNS, SHARED, CopySide
 from rowlock.stores.sql.session import Session
+from rowlock.stores.sqlite import schema
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.store import Store
@@ -26,6 +27,7 @@ _CLOSED = ("insert", "update", "delete", "history", "logs", "progress")
 class SqliteCopySide(CopySide):
     """Rows go in by `executemany`."""
 
+    version = schema.VERSION
     _freezes = tuple(f"freeze_{name}" for name in _CLOSED)
     _thaws = tuple(f"thaw_{name}" for name in _CLOSED)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from rowlock.stores.sql.versions import VERSION as VERSION
 from rowlock.stores.sql.versions import Migration, migrate, script, single_statements
 
 # AUTOINCREMENT: plain rowids are used again after a deletion, which would break the fence.
