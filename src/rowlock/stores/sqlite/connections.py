@@ -28,11 +28,13 @@ _LARGEST_LOG = 16 * 1024 * 1024  # what the WAL is cut to when it starts over
 class Connection(sqlite3.Connection):
     """A connection with a lock for its users; closes itself when nobody holds it any more."""
 
+    # Of the class: `holders.py` finds connections, also those that another thread is just opening.
+    lent_to: int | None = None
+    file = ""
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.lock: Any = threading.RLock()
-        self.lent_to: int | None = None
-        self.file = ""
         self.process = os.getpid()
         self.is_open = True
         self.uses = 0
