@@ -28,7 +28,7 @@ SELECT priority FROM level WHERE priority IS NOT NULL
 
 -- What a claim may take. Jobs that have to run alone have a statement of their own.
 -- fragment: eligible
-state = 'queued' AND queue = :queue AND isolate = 0{and_known}
+state = 'queued' AND queue = :queue AND isolate = 0 AND {known}
 
 -- fragment: take
 {first}
