@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rowlock import Poller, Rowlock, State, endings, marks
-from rowlock.worker import demand
+from rowlock.worker import unknown_tasks
 from tests.eventually import eventually
 
 
@@ -135,7 +135,7 @@ def test_there_are_only_so_many_tasks_that_a_worker_leaves_out_and_the_others_wa
     app: Rowlock, other: Rowlock, producer: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would take them, and give them back, again and again."""
-    monkeypatch.setattr(demand, "_MOST_UNKNOWN", 1)
+    monkeypatch.setattr(unknown_tasks, "_MOST_LEFT_OUT", 1)
     poller = Poller(app)
     assert poller.claim() is None  # registered: it knows every task
     one, two = producer.enqueue("toil"), producer.enqueue("work")

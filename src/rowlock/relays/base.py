@@ -10,10 +10,9 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from rowlock.claim_outcomes import put_off
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import Claim, ClaimRequest
 from rowlock.liveness import Lease, Liveness
@@ -30,6 +29,7 @@ from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
 from rowlock.worker.signals import told_by_signals
 from rowlock.worker.store_backoff import StoreBackoff
+from rowlock.worker.unknown_tasks import UnknownTasks
 from rowlock.workload import App, Workload
 
 log = logging.getLogger("rowlock.relay")
@@ -40,7 +40,6 @@ _MAINTENANCE_AT_LEAST = 1.0
 _LONGEST_BETWEEN_LOOKS = 10.0
 _CANCELS_EVERY = 1.0
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 2.0
-_MOST_UNKNOWN = 500  # names of tasks that are left out of a claim
 
 
 class Relay:
@@ -85,7 +84,7 @@ class Relay:
         self.sent = HandedOver(workload.store, target)
         self._served: set[str] = set()  # queues of which something was handed over
         self._asked: tuple[str, ...] = ()  # queues that were asked for a few in this cycle
-        self._unknown: set[str] = set()  # tasks that this app does not have
+        self._unknown = UnknownTasks(workload.registry, "this relay")
         self._marks: dict[str, Marks] = defaultdict(Marks)  # by queue
         self._wake: Wake | None = None
         self._backoff = StoreBackoff(workload.store.database.outage)
@@ -295,7 +294,7 @@ class Relay:
         One exchange in place of a dozen questions: the way of a job that finds everybody idle.
         """
         self._asked = self._queues or tuple(sorted(self._served))
-        if self._failing or self._unknown or len(self.sent) > 2 * self._few:
+        if self._failing or self._unknown.names() or len(self.sent) > 2 * self._few:
             self._asked = ()
         return self._send(self._claim(self._asked, self._few)) if self._asked else 0
 
@@ -311,30 +310,22 @@ class Relay:
         pulse = self._store.pulse()
         return sorted(name for name in pulse.waiting if name not in pulse.paused)
 
-    def _claim(self, names: tuple[str, ...], count: int) -> list[Claim]:
+    def _claim(self, names: tuple[str, ...], count: int) -> Sequence[Claim]:
         request = ClaimRequest(
             count=count,
             strategy=self._strategy,
             queues=() if self._of_rows else names,
             hand_over=True,
-            unknown=tuple(sorted(self._unknown)),
+            unknown=self._unknown.names(),
             marks=self._marks[names[0]],
         )
-        return self._without_unknown(self._store.exchange(self.id, request=request).claims)
+        got = self._store.exchange(self.id, request=request)
+        claims, put_off = self._unknown.sort_out(got.claims)
+        if put_off:
+            self._store.exchange(self.id, put_off)
+        return claims
 
-    def _without_unknown(self, claims: list[Claim]) -> list[Claim]:
-        """The claims of tasks that the app has; the others go back, and are left to other workers."""
-        unknown = {claim.task for claim in claims if self._registry.find(claim.task) is None}
-        if not unknown:
-            return claims
-        for name in sorted(unknown - self._unknown)[: _MOST_UNKNOWN - len(self._unknown)]:
-            log.warning("relay %s knows no task %r; from now on it leaves its jobs to others", self.id, name)
-            self._unknown.add(name)
-        back = [claim for claim in claims if claim.task in unknown]
-        self._store.exchange(self.id, [put_off(one, unless_known=one.task in self._unknown) for one in back])
-        return [claim for claim in claims if claim.task not in unknown]
-
-    def _send(self, claims: list[Claim]) -> int:
+    def _send(self, claims: Sequence[Claim]) -> int:
         if claims:
             self._served.update(claim.queue for claim in claims)
             self.sent.send(self.id, claims)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rowlock.claim_outcomes import put_off
 from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim
@@ -168,12 +167,9 @@ class Claimer:
         if not claims:
             return
         runs, demand = self._runs, self._demand
-        if unknown := demand.unknown_tasks(claims):
-            for claim in claims:
-                if claim.task in unknown:
-                    # One that cannot be left out has to wait, or it would come back at once.
-                    self._unwritten.add(put_off(claim, unless_known=demand.leaves_out(claim.task)))
-            claims = [claim for claim in claims if claim.task not in unknown]
+        claims, put_off = demand.unknown.sort_out(claims)
+        for outcome in put_off:
+            self._unwritten.add(outcome)
         if not in_order:
             runs.leave(claims)
             return

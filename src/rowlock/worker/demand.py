@@ -5,7 +5,6 @@ Learns from what runs took (`prefetch.py`), and from the store whether an isolat
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,11 +16,8 @@ from rowlock.worker.isolation import Isolation
 from rowlock.worker.prefetch import LONGEST_WAIT_SECONDS, Prefetch
 from rowlock.worker.profile import Profile
 from rowlock.worker.runs import Load, Runs
+from rowlock.worker.unknown_tasks import UnknownTasks
 from rowlock.workload import Workload
-
-log = logging.getLogger("rowlock.worker")
-
-_MOST_UNKNOWN = 500  # names of tasks that are left out of a claim
 
 
 class Demand:
@@ -38,7 +34,7 @@ class Demand:
     def reset(self, slots: Mapping[str, int], most: int | None) -> None:
         """Begin anew, with so many slots in each pool, and at most so many jobs prefetched."""
         self.pools = {name: Prefetch(number, most) for name, number in slots.items()}
-        self._unknown: set[str] = set()  # tasks that this worker has met and does not know
+        self.unknown = UnknownTasks(self._registry)
         self._isolation = Isolation(self._store, self._profile)
 
     # -- how many --------------------------------------------------------------------------------
@@ -46,7 +42,7 @@ class Demand:
     def request(self) -> ClaimRequest | None:
         """What may be claimed now; None: nothing."""
         runs = self._runs.all_runs()
-        may_isolate = self._isolation.may_start(runs, self._left_out)
+        may_isolate = self._isolation.may_start(runs, self.unknown.names)
         wanted = 0 if not self.is_fresh or self._is_blocked(runs) else self._wanted()
         if not wanted:
             return None
@@ -55,7 +51,7 @@ class Demand:
             strategy=self._profile.strategy,
             queues=self._profile.queues,
             isolate=may_isolate,
-            unknown=self._left_out(),
+            unknown=self.unknown.names(),
         )
 
     @property
@@ -116,7 +112,7 @@ class Demand:
 
     def look_for_isolated(self) -> None:
         """See whether an isolated job waits: a dead worker's jobs have just come back."""
-        self._isolation.look(self._left_out())
+        self._isolation.look(self.unknown.names())
 
     def claimed(self, request: ClaimRequest, claims: Sequence[Claim]) -> None:
         """Take note of what came of a request."""
@@ -129,24 +125,3 @@ class Demand:
             name: {"slots": pool.slots, "ahead": pool.ahead, "seconds": pool.shown()}
             for name, pool in self.pools.items()
         }
-
-    # -- unknown tasks -----------------------------------------------------------------------------
-
-    def unknown_tasks(self, claims: Sequence[Claim]) -> set[str]:
-        """The tasks among these that are not known here; they are left out from now on."""
-        unknown = {name for name in {claim.task for claim in claims} if self._registry.find(name) is None}
-        for name in sorted(unknown - self._unknown)[: _MOST_UNKNOWN - len(self._unknown)]:
-            log.warning("this worker knows no task %r; from now on it leaves its jobs to others", name)
-            self._unknown.add(name)
-        return unknown
-
-    def leaves_out(self, task: str) -> bool:
-        """Whether claims leave out this task; there is a limit to how many they can."""
-        return task in self._unknown
-
-    def _left_out(self) -> tuple[str, ...]:
-        """The tasks that it has met and does not know; one that was registered since is known."""
-        if not self._unknown:
-            return ()
-        self._unknown = {name for name in self._unknown if self._registry.find(name) is None}
-        return tuple(sorted(self._unknown))
