@@ -24,7 +24,10 @@ from tests.test_strategies import claim
 def test_that_a_run_did_not_stop_is_said_once_while_its_child_dies(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[Any] = []
     kills: list[int] = []
-    child = cast("Child", SimpleNamespace(pid=7, send=sent.append, kill=lambda: kills.append(7)))
+    child = cast(
+        "Child",
+        SimpleNamespace(process=SimpleNamespace(pid=7), send=sent.append, kill=lambda: kills.append(7)),
+    )
     run = Run(claim(1, 0), None, JobContext(claim(1, 0)))
     runs = Runs(Unwritten(), queue.SimpleQueue(), 2.0)
     supervisor = ChildSupervisor(1, runs, deque([run]), threading.Event(), queue.SimpleQueue(), 1)

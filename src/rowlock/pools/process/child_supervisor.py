@@ -201,14 +201,14 @@ class ChildSupervisor:
 
     def _next_message(self, child: Child, seconds: float) -> messages.ToParent | None:
         """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
-        ready = wait([child.incoming, child.sentinel, self._wake_signal], seconds)
+        ready = wait([child.incoming, child.process.sentinel, self._wake_signal], seconds)
         if self._wake_signal in ready:
             with self._lock:
                 self._wake_signal.recv_bytes()
                 self._wake_sent = False
         if child.incoming in ready:
             return child.receive()
-        if not child.alive:  # its pipe may still be open: what it forked holds the other end
+        if not child.process.is_alive():  # its pipe may still be open: what it forked holds the other end
             raise ChildEnded
         return None
 
@@ -219,7 +219,8 @@ class ChildSupervisor:
         while (left := deadline - time.monotonic()) > 0:
             self._handle(child, self._next_message(child, min(left, _RUNNING_SECONDS)))
         log.warning(
-            "%s (process %s) did not end within %g s; it is killed", self._name, child.pid, SHUTDOWN_SECONDS
+            "%s (process %s) did not end within %g s; it is killed",
+            *(self._name, child.process.pid, SHUTDOWN_SECONDS),
         )
         child.kill()
 
@@ -260,7 +261,7 @@ class ChildSupervisor:
         elif moment > self._changed_at + STOP_SECONDS:
             log.warning(
                 "%s did not stop within %g s: process %s is killed",
-                *(run.claim.title, STOP_SECONDS, child.pid),
+                *(run.claim.title, STOP_SECONDS, child.process.pid),
             )
             self._changed_at = math.inf  # it takes a moment to die: say it once
             child.kill()

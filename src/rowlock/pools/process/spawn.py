@@ -83,27 +83,12 @@ class Child:
         self.incoming, out = _spawn.Pipe(duplex=False)
         into, self._outgoing = _spawn.Pipe(duplex=False)
         # Not a daemon: its tasks may use multiprocessing themselves.
-        self._process = _spawn.Process(target=child.main, args=(into, out, plan), name=name)
+        self.process = _spawn.Process(target=child.main, args=(into, out, plan), name=name)
         try:
-            _start_with_signals_blocked(self._process)
+            _start_with_signals_blocked(self.process)
         finally:
             into.close()
             out.close()
-
-    @property
-    def sentinel(self) -> int:
-        """Ready for reading when it has ended."""
-        return self._process.sentinel
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """True while it runs."""
-        return self._process.is_alive()
 
     def send(self, message: ToChild) -> None:
         """Send; if it has just ended, whoever reads from it will notice."""
@@ -120,22 +105,18 @@ class Child:
     def kill(self) -> None:
         """End it at once."""
         with suppress(OSError, ValueError):  # it has ended already
-            self._process.kill()
-
-    def join(self, seconds: float) -> bool:
-        """Wait for its end; False if it has not come."""
-        self._process.join(seconds)
-        return not self._process.is_alive()
+            self.process.kill()
 
     def reap(self) -> str:
         """Wait for its end, or kill it; returns how it ended."""
-        if not self.join(1.0):
+        self.process.join(1.0)
+        if self.process.is_alive():
             self.kill()
-            self._process.join()
-        code = self._process.exitcode
+            self.process.join()
+        code = self.process.exitcode
         self.incoming.close()
         self._outgoing.close()
-        self._process.close()
+        self.process.close()
         return _how_it_ended(code)
 
 
