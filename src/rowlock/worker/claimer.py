@@ -189,7 +189,7 @@ class Claimer:
             if claim.task not in known:
                 task = self._registry.find(claim.task)
                 kind = self._pools.kind_of(task)
-                known[claim.task] = (task, kind, self._demand.pools[kind].cost(claim.task))
+                known[claim.task] = (task, kind, self._demand.prefetch[kind].cost(claim.task))
             task, kind, cost = known[claim.task]
             timeout = None if task is None else task.timeout
             context = JobContext(claim, timeout, store=store, reporting=reporting)

@@ -33,7 +33,7 @@ class Demand:
 
     def reset(self, slots: Mapping[str, int], most: int | None) -> None:
         """Begin anew, with so many slots in each pool, and at most so many jobs prefetched."""
-        self.pools = {name: Prefetch(number, most) for name, number in slots.items()}
+        self.prefetch = {name: Prefetch(number, most) for name, number in slots.items()}
         self.unknown = UnknownTasks(self._registry)
         self._isolation = Isolation(self._store, self._profile)
 
@@ -66,43 +66,43 @@ class Demand:
     def is_short(self) -> bool:
         """True if more jobs are needed before outcomes come, with which they can be claimed."""
         return self._wanted() > 0 and any(
-            pool.is_short(load.slow, load.quick) for pool, load in self._loads()
+            prefetch.is_short(load.slow, load.quick) for prefetch, load in self._loads()
         )
 
     def _is_blocked(self, runs: Sequence[Run]) -> bool:
-        return self._isolation.blocks(runs, lambda run: self.pools[run.pool_name].is_quick(run.claim.task))
+        return self._isolation.blocks(runs, lambda run: self.prefetch[run.pool_name].is_quick(run.claim.task))
 
     def _wanted(self) -> int:
-        return min(pool.wanted(load.slow, load.quick) for pool, load in self._loads())
+        return min(prefetch.wanted(load.slow, load.quick) for prefetch, load in self._loads())
 
     def _loads(self) -> list[tuple[Prefetch, Load]]:
-        return [(pool, self._runs.load[name]) for name, pool in self.pools.items()]
+        return [(prefetch, self._runs.load[name]) for name, prefetch in self.prefetch.items()]
 
     def fit(self, runs: Sequence[Run], wanted: int) -> int:
         """How many of these new runs, in their order, may stay here; learns how many to claim next time."""
         fit = len(runs)
-        for name, pool in self.pools.items():
+        for name, prefetch in self.prefetch.items():
             # A run in another pool takes no capacity from this one.
             costs = [run.cost if run.pool_name == name else 0.0 for run in runs]
-            fit = min(fit, pool.fitting(costs, self._runs.load[name].slow))
-            pool.adapt(costs, wanted)
+            fit = min(fit, prefetch.fitting(costs, self._runs.load[name].slow))
+            prefetch.adapt(costs, wanted)
         return fit
 
     def learn(self, outcomes: Iterable[Outcome]) -> None:
         """Take note of how long runs took."""
-        for pool in self.pools.values():
-            pool.learn(outcomes)
+        for prefetch in self.prefetch.values():
+            prefetch.learn(outcomes)
 
     def late_pools(self) -> list[str]:
         """The pools in which quick runs wait too long behind others; those count as slow from now on."""
         moment, late = time.monotonic(), []
-        for name, pool in self.pools.items():
+        for name, prefetch in self.prefetch.items():
             if not self._runs.load[name].quick:
                 continue
             runs = [run for run in self._runs.all_runs() if run.pool_name == name]
             waiting = [run for run in runs if run.context.began is None]
             if any(moment - run.started > LONGEST_WAIT_SECONDS for run in waiting):
-                pool.slower_than_thought(
+                prefetch.slower_than_thought(
                     (run.claim.task, moment - run.context.began)
                     for run in runs
                     if run.context.began is not None
@@ -122,6 +122,6 @@ class Demand:
     def facts(self) -> dict[str, Any]:
         """How the worker chooses, for `rowlock workers`."""
         return {
-            name: {"slots": pool.slots, "ahead": pool.ahead, "seconds": pool.shown()}
-            for name, pool in self.pools.items()
+            name: {"slots": prefetch.slots, "ahead": prefetch.ahead, "seconds": prefetch.shown()}
+            for name, prefetch in self.prefetch.items()
         }
