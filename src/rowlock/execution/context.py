@@ -224,10 +224,10 @@ class JobContext:
         self.began_at(time.monotonic())
         return current.set(self)
 
-    def began_at(self, moment: float | None) -> None:
-        """The run began then (in a child process, perhaps); None: it has not begun after all."""
+    def began_at(self, moment: float) -> None:
+        """The run began then (in a child process, perhaps)."""
         self.began = moment
-        self.deadline = None if moment is None or self.timeout is None else moment + self.timeout
+        self.deadline = None if self.timeout is None else moment + self.timeout
 
     def add_report(self, report: Report) -> None:
         """What the run has reported in a child process."""

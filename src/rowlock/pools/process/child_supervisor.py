@@ -42,7 +42,7 @@ class CannotStart(Exception):
         self.trace = trace
 
 
-Started = tuple[dict[str, float], CannotStart | None]  # the first child's residents, or why it is none
+Started = dict[str, float] | CannotStart  # the first child's residents, or why there is none
 
 
 class ChildSupervisor:
@@ -118,10 +118,10 @@ class ChildSupervisor:
 
     def _keep_child(self) -> None:
         try:
-            self._started.put((self._start_child(), None))
+            self._started.put(self._start_child())
         except BaseException as error:
             cannot = error if isinstance(error, CannotStart) else CannotStart(repr(error), describe(error))
-            self._started.put(({}, cannot))
+            self._started.put(cannot)
             return
         try:
             self._serve()

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rowlock.errors import ConfigurationError
 from rowlock.execution.residents import Residents
@@ -21,6 +22,7 @@ from rowlock.pools.base import Run, Runs
 from rowlock.pools.process.child_supervisor import (
     SHUTDOWN_SECONDS,
     START_ATTEMPTS,
+    CannotStart,
     ChildSupervisor,
     Started,
 )
@@ -75,14 +77,14 @@ class ProcessPool:
         for supervisor in self._supervisors:
             supervisor.start(plan)
         for _ in self._supervisors:
-            loaded, error = self._started.get()
-            if error is not None:
+            started = self._started.get()
+            if isinstance(started, CannotStart):
                 self.close()
-                if error.trace:
-                    log.error("a child process cannot work for %s:\n%s", plan.app, error.trace)
+                if started.trace:
+                    log.error("a child process cannot work for %s:\n%s", plan.app, started.trace)
                 hint = _OPENED_AT_IMPORT if plan.database.startswith("duckdb:") else ""
-                raise ConfigurationError(f"a child process cannot work for {plan.app}: {error}{hint}")
-            self._residents.elsewhere.update(loaded)
+                raise ConfigurationError(f"a child process cannot work for {plan.app}: {started}{hint}")
+            self._residents.elsewhere.update(started)
 
     def submit(self, runs: Sequence[Run]) -> None:
         self._waiting.extend(runs)
@@ -93,11 +95,9 @@ class ProcessPool:
 
     def take_back(self) -> list[Run]:
         waiting = []
-        while self._waiting:
-            try:
+        with suppress(IndexError):  # one by one: children take from it meanwhile
+            while True:
                 waiting.append(self._waiting.popleft())
-            except IndexError:  # a child has just got the last one
-                break
         return waiting
 
     def cancel(self, run: Run) -> None:
