@@ -177,6 +177,7 @@ class ChildRuns:
         self._ended = False  # nothing more will come
         self._reports = threading.Lock()  # held while a report is taken and sent
         self._reported = False  # the parent has a report of the current run
+        self._asked = 0  # for what the parent has not written of it; answers come in the same order
         self._unwritten: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
 
     # -- in the main thread ----------------------------------------------------------------------
@@ -260,7 +261,12 @@ class ChildRuns:
         try:
             if self._reported and self._current is not None:
                 self._sender.send(messages.AskUnwrittenReport())
-                if (report := self._unwritten.get()) is not None:
+                self._asked += 1
+                report = None
+                while self._asked:  # twice, if a signal handler of the task's ended the last wait
+                    report = self._unwritten.get()
+                    self._asked -= 1
+                if report is not None:
                     self._current.give_back(report)
         except BaseException:
             self._reports.release()
