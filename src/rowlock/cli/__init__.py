@@ -73,14 +73,11 @@ def run(arguments: Sequence[str]) -> int:
     except CommandFailed as error:
         complain(error)
         return error.code
-    except (RowlockError, ValueError) as error:
+    except (RowlockError, ValueError, OSError) as error:
         complain(told(error))
         return ERROR
     except KeyboardInterrupt:
         return 130
-    except OSError as error:
-        complain(error)
-        return ERROR
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

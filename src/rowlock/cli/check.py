@@ -12,7 +12,7 @@ import typer
 from rowlock import RowlockError
 from rowlock.cli import show, target
 from rowlock.cli.failing import ERROR, UNREACHABLE, CommandFailed, told
-from rowlock.cli.options import Database, Json, examples
+from rowlock.cli.options import Database, Json, option
 
 if TYPE_CHECKING:
     from rowlock.insights import Probe
@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-@commands.command(
-    rich_help_panel="Queues and workers",
-    epilog=examples("rowlock check --max-age 60", "rowlock check --queue mail --queue gpu --json"),
-)
+@commands.command(rich_help_panel="Queues and workers")
 def check(
-    max_age: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a job that is due may have waited.")
-    ] = 60.0,
+    max_age: Annotated[float, option("SECONDS", "How long a job that is due may have waited.", min=0)] = 60.0,
     queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", "-q", metavar="NAME", help="Look at this queue only; may be repeated."),
+        list[str] | None, option("NAME", "Look at this queue only; may be repeated.", "--queue", "-q")
     ] = None,
     database: Database = None,
     json: Json = False,
@@ -39,6 +33,9 @@ def check(
 
     Exit code 0: all is well. 1: jobs wait and no living worker serves them, or one has waited for too long.
     2: a wrong command line. 3: the database cannot be reached, or holds no queue.
+
+    Example: rowlock check --max-age 60
+    Or: rowlock check --queue mail --queue gpu --json
     """
     from rowlock import insights
 

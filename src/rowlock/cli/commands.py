@@ -1,7 +1,7 @@
 """Which module has which command, and the group that imports a module when one of its commands is asked for.
 
 The help of the whole program imports them all, so they stay light: what a command works with (the worker, the
-consumers, tables) is imported when it runs.
+consumers, tables) is imported when it runs. A command's docstring is its help, and ends with examples.
 """
 
 from __future__ import annotations
@@ -46,4 +46,15 @@ class CommandsOfModules(TyperGroup):
 
     def _import(self, module: str) -> None:
         if COMMANDS[module][0] not in self.commands:
-            self.commands.update(get_group(import_module(f"rowlock.cli.{module}").commands).commands)
+            made = get_group(import_module(f"rowlock.cli.{module}").commands).commands
+            self.commands.update((name, _with_examples(command)) for name, command in made.items())
+
+
+def _with_examples(command: Any) -> Any:
+    """Show the examples, with which a docstring ends, below the options."""
+    text, _, lines = (command.help or "").partition("\n\nExample: ")
+    command.help = text
+    command.epilog = f"Example: {lines}".replace("\n", "\n\n").replace("[", r"\[")
+    for nested in getattr(command, "commands", {}).values():
+        _with_examples(nested)
+    return command

@@ -12,32 +12,18 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import options, show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import App, Database, Json, examples
+from rowlock.cli.options import App, Database, Json, flag
 from rowlock.cli.queues import as_strategy
 from rowlock.cli.work import configure_logs, run_worker
 from rowlock.options import CONSUMERS, check_strategy_applies
 from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
 commands = typer.Typer()
-consumers_commands = typer.Typer(
-    invoke_without_command=True,
-    epilog=examples(
-        "rowlock consumers --app lab:app",
-        "rowlock consumers --database lab.db",
-        "rowlock consumers init --app lab:app",
-    ),
-)
+consumers_commands = typer.Typer(invoke_without_command=True)
 commands.add_typer(consumers_commands, name="consumers", rich_help_panel="Queues and workers")
 
 
-@commands.command(
-    rich_help_panel="Work",
-    epilog=examples(
-        "rowlock consume lab:app birdnet",
-        "rowlock consume lab:app birdnet --concurrency 1 --until-empty",
-        "rowlock consume lab:app birdnet --via rq",
-    ),
-)
+@commands.command(rich_help_panel="Work")
 def consume(
     given: Annotated[
         list[str],
@@ -59,7 +45,12 @@ def consume(
     log_level: options.LogLevel = "info",
     log_format: options.LogFormat = "text",
 ) -> None:
-    """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`."""
+    """Work on the rows of a consumer's table. Signals and exit codes are those of `rowlock worker`.
+
+    Example: rowlock consume lab:app birdnet
+    Or: rowlock consume lab:app birdnet --concurrency 1 --until-empty
+    Or: rowlock consume lab:app birdnet --via rq
+    """
     configure_logs(log_level, log_format)
     if len(given) > 2:
         raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
@@ -101,14 +92,16 @@ def consumers(
     context: typer.Context,
     app: App = None,
     database: Database = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Count what is done, which reads the whole table.")
-    ] = False,
+    exact: Annotated[bool, flag("Count what is done, which reads the whole table.", "--exact")] = False,
     json: Json = False,
 ) -> None:
     """Show how the consumers of an app stand: due, in flight, done, failed, oldest due, rate and lag.
 
     With a database and no app: what is in flight, and who works.
+
+    Example: rowlock consumers --app lab:app
+    Or: rowlock consumers --database lab.db
+    Or: rowlock consumers init --app lab:app
     """
     if context.invoked_subcommand is not None:
         context.obj = app
@@ -122,24 +115,23 @@ def consumers(
     if json:
         show.print_json(records)
         return
-    numbers = ("due", "in flight", "waiting", "done", "failed", "per minute", "lag")
-    rows = (
-        (
-            show.safe(record.name),
-            show.safe(record.table),
-            str(record.due),
-            str(record.in_flight),
-            str(record.waiting),
-            f"{'' if record.done_is_exact else '~'}{record.done}",
-            str(record.failed),
-            f"{record.per_minute:g}",
-            "" if record.lag is None else show.duration(record.lag),
-            show.paused(record.paused, record.paused_until),
-            show.safe("" if record.oldest_due is None else str(record.oldest_due)),
-        )
+    rows = [
+        {
+            "consumer": record.name,
+            "table": record.table,
+            "due": record.due,
+            "in flight": record.in_flight,
+            "waiting": record.waiting,
+            "done": f"{'' if record.done_is_exact else '~'}{record.done}",
+            "failed": record.failed,
+            "per minute": f"{record.per_minute:g}",
+            "lag": "" if record.lag is None else show.duration(record.lag),
+            "paused": show.paused(record),
+            "oldest due": "" if record.oldest_due is None else str(record.oldest_due),
+        }
         for record in records
-    )
-    show.out(show.table(("consumer", "table", *numbers, "paused", "oldest due"), rows, right=numbers))
+    ]
+    show.table(rows, right=("due", "in flight", "waiting", "done", "failed", "per minute", "lag"))
     for record in records:
         if not record.has_index:
             note(f"{record.name} has no index, so all of this was counted row by row: rowlock consumers init")
@@ -157,31 +149,31 @@ def _show_known(rowlock: Rowlock, json: bool) -> None:
     if not records:
         note(f"no consumers in {target.address(rowlock)} yet")
         return
-    numbers = ("workers", "in flight", "waiting")
-    rows = (
-        (
-            show.safe(record.name),
-            *map(str, (record.workers, record.in_flight, record.waiting)),
-            show.paused(record.paused, record.paused_until),
-        )
+    rows = [
+        {
+            "consumer": record.name,
+            "workers": record.workers,
+            "in flight": record.in_flight,
+            "waiting": record.waiting,
+            "paused": show.paused(record),
+        }
         for record in records
-    )
-    show.out(show.table(("consumer", *numbers, "paused"), rows, right=numbers))
+    ]
+    show.table(rows, right=("workers", "in flight", "waiting"))
     note("what is due, done and failed is in the consumers' tables, which the app names: --app MODULE:APP")
 
 
-@consumers_commands.command(
-    "retry", epilog=examples("rowlock consumers retry birdnet --failed --app lab:app")
-)
+@consumers_commands.command("retry")
 def retry(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")],
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Make the rows due again that are out of attempts.")
-    ] = False,
+    failed: Annotated[bool, flag("Make the rows due again that are out of attempts.", "--failed")] = False,
     app: App = None,
 ) -> None:
-    """Clear the failures of a consumer, so that these rows are worked on again."""
+    """Clear the failures of a consumer, so that these rows are worked on again.
+
+    Example: rowlock consumers retry birdnet --failed --app lab:app
+    """
     from rowlock.consumers import overview
 
     if not failed:
@@ -190,17 +182,17 @@ def retry(
     show.say(f"{name}: {cleared} {'row is' if cleared == 1 else 'rows are'} due again")
 
 
-@consumers_commands.command(
-    "init", epilog=examples("rowlock consumers init --app lab:app", "rowlock consumers init --sql")
-)
+@consumers_commands.command("init")
 def init(
     context: typer.Context,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Only print the statements, for whoever may run them.")
-    ] = False,
+    sql: Annotated[bool, flag("Only print the statements, for whoever may run them.", "--sql")] = False,
     app: App = None,
 ) -> None:
-    """Create the indexes that make claims and counts cheap; those that fit are kept."""
+    """Create the indexes that make claims and counts cheap; those that fit are kept.
+
+    Example: rowlock consumers init --app lab:app
+    Or: rowlock consumers init --sql
+    """
     from rowlock.consumers import overview
 
     rowlock = _with_consumers(app or context.obj)

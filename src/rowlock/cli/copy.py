@@ -14,7 +14,7 @@ import typer
 
 from rowlock.cli import show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import Json, examples
+from rowlock.cli.options import Json, flag
 from rowlock.errors import StoreMissing
 
 if TYPE_CHECKING:
@@ -25,35 +25,29 @@ commands = typer.Typer()
 _SAY_EVERY_SECONDS = 5.0
 
 
-@commands.command(
-    rich_help_panel="The database",
-    epilog=examples(
-        "rowlock copy sqlite:///jobs.db postgresql://app@db/shop",
-        "rowlock copy jobs.db copy.db --keep",
-        "rowlock copy old.db jobs.db --merge --json",
-    ),
-)
+@commands.command(rich_help_panel="The database")
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM_URL", help="The queue to copy, as a URL or a path.")],
     to: Annotated[str, typer.Argument(metavar="TO_URL", help="Where to; its tables are created if need be.")],
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the source usable; else it refuses jobs from then on.")
+        bool, flag("Leave the source usable; else it refuses jobs from then on.", "--keep")
     ] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Into a queue that is not empty: the jobs get new ids there.")
+        bool, flag("Into a queue that is not empty: the jobs get new ids there.", "--merge")
     ] = False,
     with_workers_alive: Annotated[
-        bool,
-        typer.Option("--with-workers-alive", help="Even if workers run jobs of the source: those run again."),
+        bool, flag("Even if workers run jobs of the source: those run again.", "--with-workers-alive")
     ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Copy nothing; let a source that was moved be used again.")
-    ] = False,
+    undo: Annotated[bool, flag("Copy nothing; let a source that was moved be used again.", "--undo")] = False,
     json: Json = False,
 ) -> None:
     """Move a queue (jobs, history, logs, queue settings) to another database; an interrupted copy goes on.
 
     Consumers' claims and records of files stay where they are.
+
+    Example: rowlock copy sqlite:///jobs.db postgresql://app@db/shop
+    Or: rowlock copy jobs.db copy.db --keep
+    Or: rowlock copy old.db jobs.db --merge --json
     """
     from rowlock.copying.copier import Copier
 
@@ -104,12 +98,17 @@ def _print(report: CopyReport) -> None:
         f"{verb} {_jobs(jobs)} from {report.source} to {report.target} "
         f"in {show.duration(report.seconds)}{again}"
     )
-    lines = [
-        [one.what, f"{one.source:,}", f"{one.target:,}", "" if one.agrees else f"expected {one.expected:,}"]
+    rows = [
+        {
+            "": one.what,
+            "source": f"{one.source:,}",
+            "target": f"{one.target:,}",
+            " ": "" if one.agrees else f"expected {one.expected:,}",
+        }
         for one in report.counts
         if one.source or one.target
     ]
-    show.out(show.table(["", "source", "target", ""], lines, right=("source", "target")))
+    show.table(rows, right=("source", "target"))
     if report.ids_kept:
         show.say("ids are the same")
     else:

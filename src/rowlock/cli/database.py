@@ -13,7 +13,7 @@ import typer
 
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed
-from rowlock.cli.options import Database, Json, examples
+from rowlock.cli.options import Database, Json, flag
 from rowlock.errors import StoreMissing
 
 if TYPE_CHECKING:
@@ -30,20 +30,18 @@ _MARKS = {
 }
 
 
-@commands.command(
-    rich_help_panel="The database",
-    epilog=examples(
-        "rowlock init --database sqlite:///jobs.db",
-        "rowlock init --sql --database postgresql://app@db/shop | psql --username admin shop",
-    ),
-)
+@commands.command(rich_help_panel="The database")
 def init(
     sql: Annotated[
-        bool, typer.Option("--sql", help="Only print what would be run, for an administrator; opens nothing.")
+        bool, flag("Only print what would be run, for an administrator; opens nothing.", "--sql")
     ] = False,
     database: Database = None,
 ) -> None:
-    """Create the queue's tables; does nothing if they are there."""
+    """Create the queue's tables; does nothing if they are there.
+
+    Example: rowlock init --database sqlite:///jobs.db
+    Or: rowlock init --sql --database postgresql://app@db/shop | psql --username admin shop
+    """
     if sql:
         show.print_text(target.new_queue_at(database).store.ddl())
         return
@@ -60,9 +58,12 @@ def init(
     show.say(f"{said} (schema version {app.store.facts()['schema_version']})")
 
 
-@commands.command(rich_help_panel="The database", epilog=examples("rowlock upgrade -d sqlite:///jobs.db"))
+@commands.command(rich_help_panel="The database")
 def upgrade(database: Database = None) -> None:
-    """Bring the queue's tables to the version that this rowlock uses; jobs are kept."""
+    """Bring the queue's tables to the version that this rowlock uses; jobs are kept.
+
+    Example: rowlock upgrade -d sqlite:///jobs.db
+    """
     app = target.new_queue_at(database)
     before, after = app.store.upgrade()
     where = target.address(app)
@@ -72,12 +73,15 @@ def upgrade(database: Database = None) -> None:
         show.say(f"{where}: upgraded from version {before} to {after}")
 
 
-@commands.command(rich_help_panel="The database", epilog=examples("rowlock backup jobs-monday.db"))
+@commands.command(rich_help_panel="The database")
 def backup(
     to: Annotated[str, typer.Argument(metavar="TARGET", help="The file to write; must not exist.")],
     database: Database = None,
 ) -> None:
-    """Copy the database, consistently, while it is in use."""
+    """Copy the database, consistently, while it is in use.
+
+    Example: rowlock backup jobs-monday.db
+    """
     app = target.queue_at(database)
     if os.path.exists(to):
         raise CommandFailed(f"{to} exists already; a backup never overwrites: name another file")
@@ -88,11 +92,14 @@ def backup(
     show.say(f"{target.address(app)} copied to {to}: {size:,} bytes")
 
 
-@commands.command(rich_help_panel="The database", epilog=examples("rowlock doctor", "rowlock doctor --json"))
+@commands.command(rich_help_panel="The database")
 def doctor(database: Database = None, json: Json = False) -> None:
     """Check the database, the jobs and the workers; exit code 1 if something needs doing.
 
     Consumers, ingests and janitors are checked if ROWLOCK_APP or pyproject.toml names the app that has them.
+
+    Example: rowlock doctor
+    Or: rowlock doctor --json
     """
     from rowlock import insights
 

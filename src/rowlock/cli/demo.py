@@ -16,7 +16,7 @@ import typer
 from rowlock import Fail, JobContext, Retry, Rowlock
 from rowlock.cli import target
 from rowlock.cli.failing import CommandFailed
-from rowlock.cli.options import examples
+from rowlock.cli.options import option
 
 if TYPE_CHECKING:
     from rowlock.insights import Stats
@@ -27,20 +27,21 @@ _FEWEST = 10
 _MONTHS = 12
 
 
-@commands.command(rich_help_panel="Work", epilog=examples("rowlock demo", "rowlock demo --jobs 1000 -c 8"))
+@commands.command(rich_help_panel="Work")
 def demo(
-    jobs: Annotated[int, typer.Option("--jobs", "-n", metavar="NUMBER", help="How many jobs.")] = 300,
+    jobs: Annotated[int, option("NUMBER", "How many jobs.", "--jobs", "-n")] = 300,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "--workers", "-c", metavar="NUMBER", help="How many at once.")
+        int, option("NUMBER", "How many at once.", "--concurrency", "--workers", "-c")
     ] = 4,
     database: Annotated[
-        str | None,
-        typer.Option(
-            "--database", "-d", metavar="URL", help="A new file; else one in the system's folder for such."
-        ),
+        str | None, option("URL", "A new file; else one in the system's folder for such.", "--database", "-d")
     ] = None,
 ) -> None:
-    """See rowlock work: some hundred jobs on SQLite, some of which fail and are tried again."""
+    """See rowlock work: some hundred jobs on SQLite, some of which fail and are tried again.
+
+    Example: rowlock demo
+    Or: rowlock demo --jobs 1000 -c 8
+    """
     from rowlock.cli import demo_display
 
     if jobs < _FEWEST:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed
-from rowlock.cli.options import Json, LogFormat, LogLevel, examples
+from rowlock.cli.options import Json, LogFormat, LogLevel, flag
 from rowlock.cli.work import configure_logs
 
 if TYPE_CHECKING:
@@ -33,30 +32,30 @@ Given = Annotated[
         help="Where the Rowlock is (else ROWLOCK_APP, or pyproject.toml), and one that it declares; or all.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Run once and end, for cron.")]
-Status = Annotated[bool, typer.Option("--status", help="Only show how they stand.")]
+Once = Annotated[bool, flag("Run once and end, for cron.", "--once")]
+Status = Annotated[bool, flag("Only show how they stand.", "--status")]
 
 
-@commands.command(
-    rich_help_panel="Work",
-    epilog=examples(
-        "rowlock ingest lab:app", "rowlock ingest lab:app --init", "rowlock ingest lab:app --once"
-    ),
-)
+@commands.command(rich_help_panel="Work")
 def ingest(
     given: Given = None,
     once: Once = False,
     init: Annotated[
-        bool, typer.Option("--init", help="Create the unique constraint on the path column, and end.")
+        bool, flag("Create the unique constraint on the path column, and end.", "--init")
     ] = False,
     status: Status = False,
     json: Json = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Write a row for each finished file of the folders that an app ingests. Ctrl-C (or SIGTERM) stops it."""
+    """Write a row for each finished file of the folders that an app ingests. Ctrl-C (or SIGTERM) stops it.
+
+    Example: rowlock ingest lab:app
+    Or: rowlock ingest lab:app --init
+    Or: rowlock ingest lab:app --once
+    """
     configure_logs(log_level, log_format)
-    chosen = _chosen(given, "ingest", lambda app: app.ingests, only_looks=status)
+    chosen = _chosen(given, "ingest", only_looks=status)
     if init:
         for one in chosen:
             show.say(f"{one.name}: {', '.join(one.init())} are there")
@@ -76,22 +75,15 @@ def ingest(
         if any(report.failed or report.later for report in reports):
             raise typer.Exit(ERROR)
     else:
-        _serve(
-            chosen, lambda one: f"{one.name} writes rows of {one.table} for the files in {one.folder.path}"
-        )
+        _serve(chosen, chosen, "{0.name} writes rows of {0.table} for the files in {0.folder.path}")
 
 
-@commands.command(
-    rich_help_panel="Work",
-    epilog=examples(
-        "rowlock janitor lab:app", "rowlock janitor lab:app --dry-run", "rowlock janitor lab:app panic --once"
-    ),
-)
+@commands.command(rich_help_panel="Work")
 def janitor(
     given: Given = None,
     once: Once = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be deleted, and why; changes nothing.")
+        bool, flag("Only print what would be deleted, and why; changes nothing.", "--dry-run")
     ] = False,
     status: Status = False,
     json: Json = False,
@@ -102,11 +94,15 @@ def janitor(
 
     Exit codes with --once: 1 if a disk stays too full although everything deletable is gone, if a limit
     cannot be read, or if files are gone and the table could not be told.
+
+    Example: rowlock janitor lab:app
+    Or: rowlock janitor lab:app --dry-run
+    Or: rowlock janitor lab:app panic --once
     """
     from rowlock.files.janitor import Tiers
 
     configure_logs(log_level, log_format)
-    chosen = _chosen(given, "janitor", lambda app: app.janitors, only_looks=status or dry_run)
+    chosen = _chosen(given, "janitor", only_looks=status or dry_run)
     if status:
         _show_status([one.record() for one in chosen], json)
     elif once or dry_run:
@@ -120,29 +116,24 @@ def janitor(
         if not dry_run and any(one.skipped or one.too_full or one.unconfirmed for one in reports):
             raise typer.Exit(ERROR)  # the log has said why
     else:
-        _serve(
-            [Tiers(chosen)],
-            lambda _: "\n".join(
-                f"{one.name} deletes files in {one.folder.path} as the rows of {one.table} allow"
-                for one in chosen
-            ),
-        )
+        words = "{0.name} deletes files in {0.folder.path} as the rows of {0.table} allow"
+        _serve([Tiers(chosen)], chosen, words)
 
 
 def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
     if dry_run and any(report.deleted for report in reports):
         rows = [
-            (
-                show.safe(report.name),
-                show.safe(row.key),
-                show.safe(", ".join(map(_on_one_line, row.paths))),
-                f"{row.freed:,}",
-                show.safe(row.why),
-            )
+            {
+                "janitor": report.name,
+                "row": str(row.key),
+                "files": ", ".join(path if path.isprintable() else repr(path) for path in row.paths),
+                "bytes": f"{row.freed:,}",
+                "why": row.why,
+            }
             for report in reports
             for row in report.deleted
         ]
-        show.out(show.table(("janitor", "row", "files", "bytes", "why"), rows, right=("bytes",)))
+        show.table(rows, right=("bytes",))
     for report in reports:
         verb = "would be deleted" if dry_run else "deleted"
         more = {
@@ -159,10 +150,6 @@ def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
                 show.say(f"{report.name}: {one.path!r} is kept: {one.why}")
             if report.short:
                 show.say(f"{report.name}: {report.short}")
-
-
-def _on_one_line(path: str) -> str:
-    return path if path.isprintable() else repr(path)
 
 
 def _counted(report: Any) -> str:
@@ -182,19 +169,14 @@ def _counted(report: Any) -> str:
 # -- what both commands need -----------------------------------------------------------------------
 
 
-def _chosen(
-    given: list[str] | None,
-    kind: str,
-    declared: Callable[[Rowlock], Mapping[str, Any]],
-    only_looks: bool,
-) -> list[Any]:
+def _chosen(given: list[str] | None, kind: str, only_looks: bool) -> list[Any]:
     """The services that are meant: all of the app, or the one that is named."""
     words = list(given or ())
     app = words.pop(0) if words and ":" in words[0] else None
     if len(words) > 1:
         raise CommandFailed(f"one {kind} at a time, or all: {' '.join(words)!r} names several", USAGE)
     where, rowlock = target.the_app(app)
-    known = declared(rowlock)
+    known: Mapping[str, Any] = rowlock.ingests if kind == "ingest" else rowlock.janitors
     if not known:
         raise CommandFailed(f"{where} declares no {kind}: write app.{kind}(...) in it")
     if words and words[0] not in known:
@@ -204,14 +186,15 @@ def _chosen(
     return [known[words[0]]] if words else list(known.values())
 
 
-def _serve(services: Sequence[Any], introduction: Callable[[Any], str]) -> None:
+def _serve(services: Sequence[Any], chosen: Sequence[Any], introduction: str) -> None:
+    """Run the services until told to stop; each that was chosen is introduced first."""
     from rowlock.files.service import Stop, check_services, run_services
     from rowlock.worker.signals import told_by_signals
 
     check_services(services)
-    for one in services:
+    for one in chosen:
         with suppress(OSError):  # stdout is closed: the service goes on
-            show.say(introduction(one), at_once=True)
+            show.say(introduction.format(one), at_once=True)
     stop = Stop()
     with told_by_signals(lambda number, second: stop.tell()) as told:
         told.process_ends = True  # a signal that comes while it closes does not change its exit code
@@ -236,21 +219,20 @@ def _show_status(records: Sequence[FileServiceRecord], json: bool) -> None:
     if json:
         show.print_json(records)
         return
-    numbers = ("done", "bytes", "waiting", "failed", "refused", "free")
-    rows = (
-        (
-            show.safe(one.name),
-            show.safe(one.table),
-            show.safe(one.folder),
-            str(one.done),
-            f"{one.bytes:,}",
-            str(one.waiting),
-            str(one.failed),
-            str(one.refused),
-            "" if one.free is None or not one.total else f"{one.free / one.total:.0%}",
-            "never" if one.last_run is None else show.clock(one.last_run),
-            show.safe(one.error or ""),
-        )
+    rows = [
+        {
+            "name": one.name,
+            "table": one.table,
+            "folder": one.folder,
+            "done": one.done,
+            "bytes": f"{one.bytes:,}",
+            "waiting": one.waiting,
+            "failed": one.failed,
+            "refused": one.refused,
+            "free": "" if one.free is None or not one.total else f"{one.free / one.total:.0%}",
+            "last run": "never" if one.last_run is None else show.clock(one.last_run),
+            "trouble": one.error or "",
+        }
         for one in records
-    )
-    show.out(show.table(("name", "table", "folder", *numbers, "last run", "trouble"), rows, right=numbers))
+    ]
+    show.table(rows, right=("done", "bytes", "waiting", "failed", "refused", "free"))

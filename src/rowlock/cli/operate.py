@@ -13,35 +13,37 @@ import typer
 from rowlock import JobNotFound, Rowlock, WrongState
 from rowlock.cli import show, target
 from rowlock.cli.failing import USAGE, CommandFailed, complain
-from rowlock.cli.options import Database, JobIds, OnlyQueue, OnlyTask, examples
+from rowlock.cli.options import Database, JobIds, OnlyQueue, OnlyTask, flag
 
 commands = typer.Typer()
 
 _PAGE = 500
 
 
-@commands.command(rich_help_panel="Jobs", epilog=examples("rowlock cancel 42 43"))
+@commands.command(rich_help_panel="Jobs")
 def cancel(ids: JobIds = None, database: Database = None) -> None:
-    """Cancel waiting jobs at once, and ask running ones to stop."""
+    """Cancel waiting jobs at once, and ask running ones to stop.
+
+    Example: rowlock cancel 42 43
+    """
     if not ids:
         raise CommandFailed("which jobs? rowlock cancel ID...", USAGE)
-    _each(ids, _cancel, target.queue_at(database))
+    _each(target.queue_at(database), _cancel, ids)
 
 
-@commands.command(
-    rich_help_panel="Jobs",
-    epilog=examples("rowlock retry 42 43", "rowlock retry --failed --queue gpu --task segment"),
-)
+@commands.command(rich_help_panel="Jobs")
 def retry(
     ids: JobIds = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="All failed jobs (of --queue, of --task).")
-    ] = False,
+    failed: Annotated[bool, flag("All failed jobs (of --queue, of --task).", "--failed")] = False,
     queue: OnlyQueue = None,
     task: OnlyTask = None,
     database: Database = None,
 ) -> None:
-    """Put finished jobs back into their queues, with a new budget; run scheduled ones now."""
+    """Put finished jobs back into their queues, with a new budget; run scheduled ones now.
+
+    Example: rowlock retry 42 43
+    Or: rowlock retry --failed --queue gpu --task segment
+    """
     if bool(ids) == failed:
         raise CommandFailed("which jobs? rowlock retry ID..., or rowlock retry --failed", USAGE)
     if ids and (queue or task):
@@ -50,9 +52,9 @@ def retry(
         )
     app = target.queue_at(database)
     if ids:
-        _each(ids, _retry, app)
+        _each(app, _retry, ids)
         return
-    count = sum(_attempted(one, _retry_quietly, app) for one in _failed(app, queue, task))
+    count = sum(_attempted(app, _retry, one, quietly=True) for one in _failed(app, queue, task))
     show.say(f"{count} failed {'job' if count == 1 else 'jobs'} put back into the queue")
 
 
@@ -66,22 +68,21 @@ def _failed(app: Rowlock, queue: str | None, task: str | None) -> Iterator[int]:
             return
 
 
-def _each(ids: Sequence[int], act: Callable[[Rowlock, int], str], app: Rowlock) -> None:
-    done = [_attempted(one, act, app) for one in ids]
+def _each(app: Rowlock, act: Callable[[Rowlock, int], str], ids: Sequence[int]) -> None:
+    done = [_attempted(app, act, one) for one in ids]
     if not all(done):
         raise typer.Exit(1)
 
 
-def _attempted(id: int, act: Callable[[Rowlock, int], str], app: Rowlock) -> bool:
+def _attempted(app: Rowlock, act: Callable[[Rowlock, int], str], id: int, quietly: bool = False) -> bool:
     try:
         said = act(app, id)
     except (JobNotFound, WrongState) as error:
         complain(error)
-    else:
-        if said:
-            show.say(said)
-        return True
-    return False
+        return False
+    if not quietly:
+        show.say(said)
+    return True
 
 
 def _cancel(app: Rowlock, id: int) -> str:
@@ -99,8 +100,3 @@ def _cancel(app: Rowlock, id: int) -> str:
 def _retry(app: Rowlock, id: int) -> str:
     after = app.retry(id)
     return f"job {id} ({after.task}) is back in queue {after.queue}"
-
-
-def _retry_quietly(app: Rowlock, id: int) -> str:
-    _retry(app, id)
-    return ""

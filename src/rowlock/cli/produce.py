@@ -15,20 +15,14 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
-from rowlock.cli.options import Database, Json, examples
+from rowlock.cli.options import Database, Json, flag, option
 from rowlock.errors import StoreMissing
 from rowlock.job import EVERY_TASK
 
 commands = typer.Typer()
 
 
-@commands.command(
-    rich_help_panel="Jobs",
-    epilog=examples(
-        "rowlock enqueue add a=1 b=2",
-        """rowlock enqueue send '{"to": "a@b.org"}' --delay 60 --priority 5""",
-    ),
-)
+@commands.command(rich_help_panel="Jobs")
 def enqueue(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task's name.")],
     arguments: Annotated[
@@ -40,27 +34,28 @@ def enqueue(
             "(for the text 5 write key='\"5\"').",
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Its queue.")] = None,
+    queue: Annotated[str | None, option("NAME", "Its queue.", "--queue", "-q")] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", "-p", metavar="NUMBER", help="Its priority, -100 to 100.")
+        int | None, option("NUMBER", "Its priority, -100 to 100.", "--priority", "-p")
     ] = None,
-    delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Due after so many seconds.")] = None,
-    run_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Due at this time: 2027-01-31T08:00:00+01:00.")
-    ] = None,
+    delay: Annotated[float | None, option("SECONDS", "Due after so many seconds.")] = None,
+    run_at: Annotated[str | None, option("TIME", "Due at this time: 2027-01-31T08:00:00+01:00.")] = None,
     expires: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Failed unless started so many seconds after it is due."),
+        float | None, option("SECONDS", "Failed unless started so many seconds after it is due.")
     ] = None,
     unique_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="No second job of this task and key while one waits.")
+        str | None, option("KEY", "No second job of this task and key while one waits.")
     ] = None,
-    meta: Annotated[str | None, typer.Option(metavar="JSON", help="Headers: a JSON object.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if nobody knows such a task.")] = False,
+    meta: Annotated[str | None, option("JSON", "Headers: a JSON object.")] = None,
+    force: Annotated[bool, flag("Even if nobody knows such a task.", "--force")] = False,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Enqueue a job and print its id."""
+    """Enqueue a job and print its id.
+
+    Example: rowlock enqueue add a=1 b=2
+    Or: rowlock enqueue send '{"to": "a@b.org"}' --delay 60 --priority 5
+    """
     args = _arguments(arguments or ())
     chosen: dict[str, Any] = {
         "queue": queue,

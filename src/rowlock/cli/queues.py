@@ -14,21 +14,22 @@ import typer
 from rowlock import Rowlock, get_strategy, strategies
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
-from rowlock.cli.options import App, Database, Json, QueueName, examples
+from rowlock.cli.options import App, Database, Json, QueueName, option
 from rowlock.monitoring import QueueRecord
 from rowlock.options import CONSUMERS
 
 commands = typer.Typer()
-queues_commands = typer.Typer(
-    invoke_without_command=True,
-    epilog=examples("rowlock queues", "rowlock queues set gpu --strategy LIFO"),
-)
+queues_commands = typer.Typer(invoke_without_command=True)
 commands.add_typer(queues_commands, name="queues", rich_help_panel="Queues and workers")
 
 
 @queues_commands.callback()
 def queues(context: typer.Context, database: Database = None, json: Json = False) -> None:
-    """List the queues: how many jobs are in which state, paused or not, strategy."""
+    """List the queues: how many jobs are in which state, paused or not, strategy.
+
+    Example: rowlock queues
+    Or: rowlock queues set gpu --strategy LIFO
+    """
     if context.invoked_subcommand is not None:
         context.obj = database
         return
@@ -38,47 +39,42 @@ def queues(context: typer.Context, database: Database = None, json: Json = False
         show.print_json(records)
         return
     if not records:
-        show.console(stderr=True).print(f"no queues in {target.address(app)} yet", soft_wrap=True)
+        show.hint(f"no queues in {target.address(app)} yet")
         return
     numbers = ("scheduled", "queued", "running", "failed")
-    rows = (
-        (
-            show.safe(record.name),
-            *(str(record.counts[state]) for state in numbers),
-            show.paused(record.paused, record.paused_until),
-            record.strategy or "",
-            _age(record),
-        )
-        for record in records
-    )
-    show.out(show.table(("queue", *numbers, "paused", "strategy", "oldest due"), rows, right=numbers))
+    rows = [
+        {
+            "queue": one.name,
+            **{state: one.counts[state] for state in numbers},
+            "paused": show.paused(one),
+            "strategy": one.strategy or "",
+            "oldest due": f"{show.duration(show.since(one.oldest_due))} ago" if one.oldest_due else "",
+        }
+        for one in records
+    ]
+    show.table(rows, right=numbers)
 
 
-def _age(record: QueueRecord) -> str:
-    if record.oldest_due is None:
-        return ""
-    return f"{show.duration((show.now() - record.oldest_due).total_seconds())} ago"
-
-
-@queues_commands.command(
-    "set",
-    epilog=examples("rowlock queues set gpu --strategy LIFO", "rowlock queues set gpu --strategy none"),
-)
+@queues_commands.command("set")
 def set_queue(
     context: typer.Context,
     name: QueueName,
     strategy: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM, or one that the app registers; "
+        option(
+            "NAME",
+            "FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM, or one that the app registers; "
             "none leaves it to each worker.",
         ),
     ],
     database: Database = None,
     app: App = None,
 ) -> None:
-    """Set the order in which all workers claim from a queue, also those that run already."""
+    """Set the order in which all workers claim from a queue, also those that run already.
+
+    Example: rowlock queues set gpu --strategy LIFO
+    Or: rowlock queues set gpu --strategy none
+    """
     wanted = None if strategy.lower() == "none" else _strategy(as_strategy(strategy), app)
     target.queue_at(database or context.obj).set_strategy(name, wanted)
     order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
@@ -106,15 +102,21 @@ def as_strategy(text: str) -> str:
     return text.upper().replace("-", "_")
 
 
-@commands.command(rich_help_panel="Queues and workers", epilog=examples("rowlock pause gpu"))
+@commands.command(rich_help_panel="Queues and workers")
 def pause(name: QueueName, database: Database = None) -> None:
-    """Let nothing more be claimed from a queue; what runs goes on."""
+    """Let nothing more be claimed from a queue; what runs goes on.
+
+    Example: rowlock pause gpu
+    """
     _set_paused(name, database, paused=True)
 
 
-@commands.command(rich_help_panel="Queues and workers", epilog=examples("rowlock resume gpu"))
+@commands.command(rich_help_panel="Queues and workers")
 def resume(name: QueueName, database: Database = None) -> None:
-    """Let jobs be claimed from a paused queue again."""
+    """Let jobs be claimed from a paused queue again.
+
+    Example: rowlock resume gpu
+    """
     _set_paused(name, database, paused=False)
 
 

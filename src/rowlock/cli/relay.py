@@ -6,14 +6,14 @@ Says who works and fails in one line; the work itself is `rowlock.relays`' and `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rowlock import Rowlock
 from rowlock.cli import options, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
-from rowlock.cli.options import examples
+from rowlock.cli.options import option
 from rowlock.cli.queues import as_strategy
 from rowlock.cli.work import announce, configure_logs, run_worker
 from rowlock.options import CONSUMERS
@@ -25,26 +25,25 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 _ENGINES = ("rq",)
+_ONE_RUN_AT_A_TIME: dict[str, tuple[Any, ...]] = {  # what these options may be beside --via
+    "concurrency": (None, 1),
+    "pool": ("thread",),
+    "prefetch": (None, 0),
+    "max_jobs_per_child": (None,),
+}
 
 
-@commands.command(
-    rich_help_panel="Work",
-    epilog=examples(
-        "rowlock relay shop:app --target rq", "rowlock relay lab:app --target rq -q consumer:birdnet"
-    ),
-)
+@commands.command(rich_help_panel="Work")
 def relay(
     app: options.AppArgument = None,
-    engine: Annotated[
-        str, typer.Option("--target", metavar="ENGINE", help="Who carries the ids: rq (at REDIS_URL).")
-    ] = "rq",
+    engine: Annotated[str, option("ENGINE", "Who carries the ids: rq (at REDIS_URL).", "--target")] = "rq",
     queue: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "NAME",
+            "Only this queue, or consumer:NAME; may be repeated. Else all jobs and all consumers.",
             "--queue",
             "-q",
-            metavar="NAME",
-            help="Only this queue, or consumer:NAME; may be repeated. Else all jobs and all consumers.",
         ),
     ] = None,
     strategy: options.StrategyName = "PRIORITY",
@@ -56,6 +55,9 @@ def relay(
 
     The workers are `rq worker --worker-class rowlock.relays.rq.RowlockWorker` with ROWLOCK_APP, or
     `rowlock worker --via rq`.
+
+    Example: rowlock relay shop:app --target rq
+    Or: rowlock relay lab:app --target rq -q consumer:birdnet
     """
     configure_logs(log_level, log_format)
     _, rowlock = target.the_app(app)
@@ -78,19 +80,11 @@ def relay(
 
 def _refuse_via(engine: str, chosen: ConsumingOptions) -> None:
     """Raise for options that mean nothing to a worker that makes one run at a time in its own process."""
-    concurrency, pool = chosen.get("concurrency"), chosen.get("pool")
-    prefetch, max_jobs_per_child = chosen.get("prefetch"), chosen.get("max_jobs_per_child")
-    refused = {
-        f"--concurrency {concurrency}": concurrency not in (None, 1),
-        f"--pool {pool}": pool != "thread",
-        f"--prefetch {prefetch}": bool(prefetch),
-        f"--max-jobs-per-child {max_jobs_per_child}": max_jobs_per_child is not None,
-    }
-    for option, is_given in refused.items():
-        if is_given:
+    for name, allowed in _ONE_RUN_AT_A_TIME.items():
+        if (given := chosen.get(name)) not in allowed:
             raise CommandFailed(
-                f"{option} does not go with --via {engine}: it makes one run at a time in its own process; "
-                "start more of them for more",
+                f"--{name.replace('_', '-')} {given} does not go with --via {engine}: it makes one run at a "
+                "time in its own process; start more of them for more",
                 USAGE,
             )
 

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    Cell = str | Text
+    from rowlock.insights import ConsumerRecord, KnownConsumer
+    from rowlock.monitoring import QueueRecord
 
 _PIPE_WIDTH = 1_000  # a pipe has no edge: nothing is cut off for `grep` and `awk`
 _STYLES = {
@@ -75,6 +76,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=encoding != "utf8") + "\n")
 
 
+def hint(text: str, style: str = "") -> None:
+    """Print a sentence to stderr that is no failure and needs no `note:` before it."""
+    console(stderr=True).print(text, style=style, soft_wrap=True)
+
+
 def out(picture: RenderableType) -> None:
     """Print a table or a chart to stdout; into a pipe without the spaces at the ends of its lines."""
     if console().is_terminal:
@@ -85,22 +91,37 @@ def out(picture: RenderableType) -> None:
     console().file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[str] = ()) -> Text:
-    """A table without lines; on a narrow terminal the widest columns give way first (Rich cuts all alike)."""
+def table(rows: Sequence[Mapping[str, object]], right: Sequence[str] = ()) -> None:
+    """Print rows, whose keys are the columns, without lines between them; nothing if there are none.
+
+    On a narrow terminal the widest columns give way first (Rich cuts all alike).
+    """
     from rich.text import Text
 
-    body = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    if not rows:
+        return
+    columns = list(rows[0])
+    body = [[cell(value) for value in row.values()] for row in rows]
     lines = [[Text(name, style="bold") for name in columns], *body]
-    widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+    widths = [max(one.cell_len for one in column) for column in zip(*lines, strict=True)]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > console().width and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
     for line in lines:
-        for cell, width, name in zip(line, widths, columns, strict=True):
-            cell.truncate(width, overflow="ellipsis")
-            (cell.pad_left if name in right else cell.pad_right)(width - cell.cell_len)
+        for one, width, name in zip(line, widths, columns, strict=True):
+            one.truncate(width, overflow="ellipsis")
+            (one.pad_left if name in right else one.pad_right)(width - one.cell_len)
     whole = Text("\n").join(Text(_GAP).join(line) for line in lines)
     whole.no_wrap, whole.overflow = True, "ellipsis"
-    return whole
+    out(whole)
+
+
+def cell(value: object) -> Text:
+    """A value in a table: styled text as it is, a moment in local time, all else as plain text."""
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
+    return safe(moment(value) if isinstance(value, datetime) else value)
 
 
 def styled(word: str) -> Text:
@@ -110,12 +131,10 @@ def styled(word: str) -> Text:
     return Text(word, style=style(word))
 
 
-def paused(is_paused: bool, until: datetime | None) -> Text | str:
+def paused(record: QueueRecord | ConsumerRecord | KnownConsumer) -> Text:
     """Whether a queue or a consumer is paused, and for how long."""
-    if not is_paused:
-        return ""
-    word = styled("paused")
-    return word if until is None else word + f" for {duration(max(0.0, (until - now()).total_seconds()))}"
+    word, until = styled("paused" if record.paused else ""), record.paused_until
+    return word + f" for {duration(max(0.0, -since(until)))}" if until and record.paused else word
 
 
 def style(word: str) -> str:
@@ -147,9 +166,9 @@ def headline(text: str | None) -> str:
 # -- times ---------------------------------------------------------------------------------------
 
 
-def now() -> datetime:
-    """The present, in UTC."""
-    return datetime.now(timezone.utc)
+def since(when: datetime) -> float:
+    """How many seconds ago that was."""
+    return (datetime.now(timezone.utc) - when).total_seconds()
 
 
 def duration(seconds: float) -> str:
@@ -164,7 +183,7 @@ def duration(seconds: float) -> str:
 
 def moment(when: datetime) -> str:
     """A moment in local time with its offset, and how far away it is."""
-    away = (now() - when).total_seconds()
+    away = since(when)
     there = f"{duration(away)} ago" if away >= 0 else f"in {duration(-away)}"
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S%z} ({there})"
 
@@ -172,7 +191,8 @@ def moment(when: datetime) -> str:
 def clock(when: datetime) -> str:
     """A moment in local time, with the day unless it is today."""
     local = when.astimezone()
-    return f"{local:%H:%M:%S}" if local.date() == now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
+    today = datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 # -- jobs ----------------------------------------------------------------------------------------

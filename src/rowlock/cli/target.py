@@ -68,15 +68,18 @@ def queue_at(database: str | None) -> Rowlock:
 
 def new_queue_at(database: str | None) -> Rowlock:
     """The queue to create or to use; nothing is opened yet."""
-    return _noted(_choose(database))
+    name = None if _is_chosen(database) else named_app()
+    if not name:
+        return _without_app(database)
+    try:
+        with redirect_stdout(sys.stderr):  # what a module prints must not end up in --json
+            return _noted(import_app(name))
+    except CommandFailed as error:
+        raise CommandFailed(f"{error}; --database URL does without the app", error.code) from error
 
 
 def producer(database: str | None) -> Rowlock:
     """The queue to enqueue into: the app itself if it is named and has that database, for it knows tasks."""
-    return _noted(_producer(database))
-
-
-def _producer(database: str | None) -> Rowlock:
     name = named_app()
     if not name:
         return _without_app(database)
@@ -88,9 +91,10 @@ def _producer(database: str | None) -> Rowlock:
             raise
         note(f"{error}; the job is enqueued without its task's options, and its arguments unchecked")
         return _without_app(database)
-    if not _is_chosen(database) or _place(_without_app(database)) == _place(app):
-        return app
-    return _without_app(database)
+    if not _is_chosen(database):
+        return _noted(app)
+    chosen = _without_app(database)
+    return _noted(app) if _place(chosen) == _place(app) else chosen
 
 
 def without_tasks(app: Rowlock) -> Rowlock:
@@ -126,24 +130,13 @@ def _place(app: Rowlock) -> str:
     return os.path.abspath(address(app))
 
 
-def _choose(database: str | None) -> Rowlock:
-    name = None if _is_chosen(database) else named_app()
-    if not name:
-        return _without_app(database)
-    try:
-        with redirect_stdout(sys.stderr):  # what a module prints must not end up in --json
-            return import_app(name)
-    except CommandFailed as error:
-        raise CommandFailed(f"{error}; --database URL does without the app", error.code) from error
-
-
 def _is_chosen(database: str | None) -> bool:
     """Whether the option or the environment names a database: then the app's does not count."""
     return database is not None or bool(os.environ.get("ROWLOCK_DATABASE_URL"))
 
 
 def _without_app(database: str | None) -> Rowlock:
-    return Rowlock(None if database is None else as_url(database))
+    return _noted(Rowlock(None if database is None else as_url(database)))
 
 
 def as_url(database: str) -> str:

@@ -7,34 +7,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime, timezone
+from typing import Annotated
 
 import typer
 
 from rowlock import Job, Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import TIMED_OUT, CommandFailed
-from rowlock.cli.options import Database, JobId, Json, examples
+from rowlock.cli.options import Database, JobId, Json, option
 from rowlock.options import check_seconds
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 commands = typer.Typer()
 
 
-@commands.command(
-    rich_help_panel="Jobs", epilog=examples("rowlock watch 42", "rowlock watch 42 --timeout 60 || echo no")
-)
+@commands.command(rich_help_panel="Jobs")
 def watch(
     id: JobId,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Give up after so long, with exit code 124.")
-    ] = None,
+    timeout: Annotated[float | None, option("SECONDS", "Give up after so long, with exit code 124.")] = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Follow a job until it ends; exit code 0 if it completed, 1 if it failed or was cancelled."""
+    """Follow a job until it ends; exit code 0 if it completed, 1 if it failed or was cancelled.
+
+    Example: rowlock watch 42
+    Or: rowlock watch 42 --timeout 60 || echo no
+    """
     check_seconds("--timeout", timeout)
     app = target.queue_at(database)
     looks = _looks(app, id, timeout)
@@ -75,8 +73,18 @@ def _with_lines(looks: Iterator[Job]) -> Job:
 
 
 def _with_bar(looks: Iterator[Job]) -> Job:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[state]}", style="bold", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
     job = None
-    with _bar() as bar:
+    with Progress(*columns, console=show.console(), transient=True) as bar:
         row = bar.add_task("", total=None, state="", words="")
         for job in looks:
             progress = job.progress
@@ -92,22 +100,7 @@ def _with_bar(looks: Iterator[Job]) -> Job:
     return job
 
 
-def _bar() -> Progress:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        TextColumn("{task.fields[state]}", style="bold", markup=False),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
-        console=show.console(),
-        transient=True,
-    )
-
-
 def _ending(job: Job) -> str:
-    took = show.duration(((job.finished_at or show.now()) - job.created_at).total_seconds())
-    line = f"job {job.id} ({job.task}) {job.state} after {took}"
+    took = (job.finished_at or datetime.now(timezone.utc)) - job.created_at
+    line = f"job {job.id} ({job.task}) {job.state} after {show.duration(took.total_seconds())}"
     return f"{line}: {show.headline(job.error)}" if job.error and job.state != "completed" else line

@@ -16,7 +16,6 @@ import typer
 from rowlock import Rowlock
 from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import note
-from rowlock.cli.options import examples
 from rowlock.cli.queues import as_strategy
 from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
@@ -29,14 +28,7 @@ log = logging.getLogger("rowlock.cli")
 _TASKS_NAMED = 8
 
 
-@commands.command(
-    rich_help_panel="Work",
-    epilog=examples(
-        "rowlock worker shop:app",
-        "rowlock worker shop:app --queue gpu --queue cpu --concurrency 2 --until-empty",
-        "rowlock worker shop:app --via rq",
-    ),
-)
+@commands.command(rich_help_panel="Work")
 def worker(
     app: options.AppArgument = None,
     queue: options.WorkQueues = None,
@@ -56,6 +48,10 @@ def worker(
 
     Exit codes: 0 all in good order; 3 the grace was over and runs were given back; 4 all places were held by
     runs that do not stop; 130 or 143 told twice. SIGUSR1 writes to the log where every run stands.
+
+    Example: rowlock worker shop:app
+    Or: rowlock worker shop:app --queue gpu --queue cpu --concurrency 2 --until-empty
+    Or: rowlock worker shop:app --via rq
     """
     configure_logs(log_level, log_format)
     where, rowlock = target.the_app(app)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rowlock import Rowlock
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed
-from rowlock.cli.options import Database, Json, examples
+from rowlock.cli.options import Database, Json, flag, option
 from rowlock.monitoring import WorkerRecord
 
 commands = typer.Typer()
@@ -24,24 +24,21 @@ _ANSWER_TIMEOUT_SECONDS = 10.0  # seconds that a worker may take to say where it
 _LOOK_EVERY = 0.2
 
 
-@commands.command(
-    rich_help_panel="Queues and workers",
-    epilog=examples(
-        "rowlock workers", "rowlock workers --all --json", "rowlock workers --stacks web-1:4711:a1b2c3"
-    ),
-)
+@commands.command(rich_help_panel="Queues and workers")
 def workers(
-    everyone: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    everyone: Annotated[bool, flag("Also those that have ended.", "--all")] = False,
     stacks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Ask this worker where each of its runs stands, and show the stacks."
-        ),
+        str | None, option("ID", "Ask this worker where each of its runs stands, and show the stacks.")
     ] = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """List the workers: which are alive, on which queues, how much each runs."""
+    """List the workers: which are alive, on which queues, how much each runs.
+
+    Example: rowlock workers
+    Or: rowlock workers --all --json
+    Or: rowlock workers --stacks web-1:4711:a1b2c3
+    """
     app = target.queue_at(database)
     if stacks is not None:
         text = _stacks_of(app, stacks)
@@ -49,28 +46,13 @@ def workers(
         return
     records = [one for one in app.store.workers() if everyone or one.dead_at is None]
     if json:
-        show.print_json([_plain(one) for one in records])
+        show.print_json([{**one.to_dict(), "status": status(one)} for one in records])
         return
     if not records:
         hint = "" if everyone else " now (--all shows those that ended); start one: rowlock worker module:app"
-        show.console(stderr=True).print(f"no workers{hint}", soft_wrap=True)
+        show.hint(f"no workers{hint}")
         return
-    wide = ("host", "pid", "version") if show.console().width >= _WIDE else ()
-    columns = ("worker", "status", "running", "strategy", "last beat", *wide, "ahead", "queues")
-    rows = (
-        (
-            show.safe(one.id),
-            show.styled(status(one)),
-            f"{one.running}/{one.concurrency}",
-            one.strategy,
-            f"{show.duration((show.now() - one.beat_at).total_seconds())} ago",
-            *((show.safe(one.host), str(one.pid), show.safe(one.version)) if wide else ()),
-            _ahead(one),
-            show.safe(", ".join(one.queues) or "all"),
-        )
-        for one in records
-    )
-    show.out(show.table(columns, rows, right=("running", "ahead", "pid")))
+    show.table([_row(one) for one in records], right=("running", "ahead", "pid"))
     for one in records:
         if one.is_relay and one.dead_at is None:
             show.say(f"{one.id} is a relay: what it has claimed waits in {one.info['relay']} for a worker")
@@ -80,16 +62,27 @@ def workers(
             show.say(f"{one.id} has loaded {names}")
 
 
+def _row(worker: WorkerRecord) -> dict[str, object]:
+    wide = {"host": worker.host, "pid": worker.pid, "version": worker.version}
+    # How many jobs it claims ahead of its free slots.
+    ahead = sum(pool.get("ahead", 0) for pool in worker.info.get("pools", {}).values())
+    return {
+        "worker": worker.id,
+        "status": show.styled(status(worker)),
+        "running": f"{worker.running}/{worker.concurrency}",
+        "strategy": worker.strategy,
+        "last beat": f"{show.duration(show.since(worker.beat_at))} ago",
+        **(wide if show.console().width >= _WIDE else {}),
+        "ahead": ahead,
+        "queues": ", ".join(worker.queues) or "all",
+    }
+
+
 def status(worker: WorkerRecord) -> str:
     """`alive`, `silent` (its lease has run out) or `stopped` (it ended by itself)."""
     if worker.alive:
         return "alive"
     return worker.ended or "silent"
-
-
-def _ahead(worker: WorkerRecord) -> str:
-    """How many jobs it claims ahead of its free slots."""
-    return str(sum(pool.get("ahead", 0) for pool in worker.info.get("pools", {}).values()))
 
 
 def _stacks_of(app: Rowlock, id: str) -> str:
@@ -113,7 +106,3 @@ def _stacks_of(app: Rowlock, id: str) -> str:
         f"worker {id} did not answer within {_ANSWER_TIMEOUT_SECONDS:g} s: something may hold its "
         f"interpreter; if you can reach process {worker.pid} on {worker.host}, py-spy shows where it stands"
     )
-
-
-def _plain(worker: WorkerRecord) -> dict[str, Any]:
-    return {**worker.to_dict(), "status": status(worker)}
