@@ -8,8 +8,8 @@ import pytest
 
 from rowlock import Rowlock
 from rowlock.insights import doctor
-from rowlock.insights.finding import Finding
-from rowlock.insights.postgresql import looks
+from rowlock.insights.finding import Finding, judged
+from rowlock.insights.postgresql import CHECKS
 
 HEALTHY: dict[str, Any] = {
     "server_version": "18.0",
@@ -25,14 +25,14 @@ HEALTHY: dict[str, Any] = {
 
 
 def look(check: str, **facts: Any) -> Finding:
-    (found,) = [one for one in looks(HEALTHY | facts) if one.check == check]
+    (found,) = [one for one in judged(HEALTHY | facts, CHECKS) if one.check == check]
     return found
 
 
 def test_a_healthy_server_is_called_healthy() -> None:
-    assert {one.level for one in looks(HEALTHY)} == {"ok"}
+    assert {one.level for one in judged(HEALTHY, CHECKS)} == {"ok"}
     never_analysed = {"dead_rows": None, "live_rows": None, "oldest_snapshot_seconds": None}
-    assert {one.level for one in looks(HEALTHY | never_analysed)} == {"ok"}
+    assert {one.level for one in judged(HEALTHY | never_analysed, CHECKS)} == {"ok"}
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def doctor(database: Database = None, json: Json = False) -> None:
     app = target.new_queue_at(database)
     findings = insights.doctor(app.store, create=False)
     opens = findings[0].level == "ok"
-    findings += insights.configured(app)
+    findings.append(insights.configured(app.settings, app.given))
     if opens and _is_relayed(app):
         findings += _redis_findings(app)
     if opens and app.consumers:

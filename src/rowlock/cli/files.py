@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rowlock.cli import show, target
+from rowlock.cli import logs, show, target
 from rowlock.cli.failing import ERROR, USAGE, CommandFailed
 from rowlock.cli.options import Json, LogFormat, LogLevel, flag
-from rowlock.cli.work import configure_logs
 
 if TYPE_CHECKING:
-    from rowlock.files.records import Cleaned
-    from rowlock.insights import FileServiceRecord
+    from rowlock.files.records import Cleaned, FileServiceRecord
 
 commands = typer.Typer()
 log = logging.getLogger("rowlock.cli")
@@ -54,7 +52,7 @@ def ingest(
     Or: rowlock ingest lab:app --init
     Or: rowlock ingest lab:app --once
     """
-    configure_logs(log_level, log_format)
+    logs.configure(log_level, log_format)
     chosen = _chosen(given, "ingest", only_looks=status)
     if init:
         for one in chosen:
@@ -101,7 +99,7 @@ def janitor(
     """
     from rowlock.files.janitor import Tiers
 
-    configure_logs(log_level, log_format)
+    logs.configure(log_level, log_format)
     chosen = _chosen(given, "janitor", only_looks=status or dry_run)
     if status:
         _show_status([one.record() for one in chosen], json)

@@ -14,8 +14,8 @@ from typing import Any
 from rowlock.errors import RowlockError
 from rowlock.files.ingest import Ingest
 from rowlock.files.janitor import Janitor
+from rowlock.files.records import FileServiceRecord
 from rowlock.files.tables import App
-from rowlock.insights.filing import FileServiceRecord
 from rowlock.insights.finding import Finding
 
 _LATE = 60.0  # seconds that a run may be late beyond three intervals

@@ -1,7 +1,8 @@
-"""What ingest and janitor say about a run, as plain data that any front end can show."""
+"""What ingest and janitor say about themselves and about a run, as plain data that any front end can show."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -36,6 +37,24 @@ class DeletedRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # bytes of these files
     freed: int  # bytes on the disk that went with them, and with their companions
     why: str
+
+
+class FileServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How an ingest or a janitor stands."""
+
+    kind: str
+    name: str
+    table: str
+    folder: str
+    done: int  # rows ingested, or deleted
+    bytes: int  # of these; a janitor's are freed
+    waiting: int = 0
+    failed: int = 0
+    refused: int = 0
+    free: int | None = None
+    total: int | None = None
+    last_run: datetime | None = None
+    error: str | None = None
 
 
 class Cleaned(msgspec.Struct, kw_only=True):

@@ -20,9 +20,8 @@ from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError
 from rowlock.files import disk
 from rowlock.files.folder import Folder, OpenFolder
 from rowlock.files.places import Places
-from rowlock.files.records import FileTrouble
+from rowlock.files.records import FileServiceRecord, FileTrouble
 from rowlock.files.tables import App, FileTable, own_files, path_columns
-from rowlock.insights.filing import FileServiceRecord
 from rowlock.job import utc
 from rowlock.options import check_name, check_seconds
 from rowlock.waiting import backoff

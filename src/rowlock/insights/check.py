@@ -12,8 +12,6 @@ import msgspec
 from rowlock.insights.finding import Finding
 from rowlock.stores.sql.store import Store
 
-_START = "start one: rowlock worker module:app"
-
 
 class Probe(msgspec.Struct, frozen=True):
     """How many workers are alive, how long each queue's oldest due job has waited, what is wrong."""
@@ -35,29 +33,22 @@ def probe(store: Store, max_age: float, queues: Sequence[str] = ()) -> Probe:
         if name not in pulse.paused and (not queues or name in queues)
     }
     served = {name for worker in pulse.workers for name in (worker or waiting)}
-    findings = [*_nobody(waiting.keys() - served, waiting, len(pulse.workers)), *_old(waiting, max_age)]
+    findings = []
+    if waiting and not pulse.workers:
+        message = f"no worker is alive and jobs wait in {_ages(waiting)}"
+        findings.append(Finding("workers", "error", message, "start one: rowlock worker module:app"))
+    else:
+        advice = "start a worker for it, or one for all queues"
+        findings += [
+            Finding("workers", "error", f"no living worker serves {name}, where jobs wait", advice)
+            for name in waiting
+            if name not in served
+        ]
+    if old := {name: age for name, age in waiting.items() if age > max_age}:
+        message = f"jobs have waited for more than {max_age:g} s in {_ages(old)}"
+        advice = "add workers or concurrency, or find out what holds them up"
+        findings.append(Finding("age", "error", message, advice))
     return Probe(not findings, len(pulse.workers), waiting, findings)
-
-
-def _nobody(orphans: set[str], waiting: dict[str, float], alive: int) -> list[Finding]:
-    if not orphans:
-        return []
-    if not alive:
-        return [Finding("workers", "error", f"no worker is alive and jobs wait in {_ages(waiting)}", _START)]
-    unserved = {name: age for name, age in waiting.items() if name in orphans}
-    advice = "start a worker for it, or one for all queues"
-    return [
-        Finding("workers", "error", f"no living worker serves {name}, where jobs wait", advice)
-        for name in unserved
-    ]
-
-
-def _old(waiting: dict[str, float], max_age: float) -> list[Finding]:
-    old = {name: age for name, age in waiting.items() if age > max_age}
-    if not old:
-        return []
-    message = f"jobs have waited for more than {max_age:g} s in {_ages(old)}"
-    return [Finding("age", "error", message, "add workers or concurrency, or find out what holds them up")]
 
 
 def _ages(waiting: dict[str, float]) -> str:

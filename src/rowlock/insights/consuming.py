@@ -47,14 +47,6 @@ class KnownConsumer(msgspec.Struct, frozen=True, kw_only=True):
     paused_until: datetime | None = None  # None: until somebody resumes it
 
 
-class Countable(Protocol):
-    """A consumer with its table."""
-
-    def record(self, exact: bool) -> ConsumerRecord:
-        """How it stands."""
-        ...
-
-
 class HasConsumers(Protocol):
     """An app, as far as it is asked here."""
 
@@ -63,8 +55,8 @@ class HasConsumers(Protocol):
         """The names of the registered consumers."""
         ...
 
-    def consumer_source(self, name: str) -> Countable:
-        """A consumer with its table."""
+    def consumer_source(self, name: str) -> Any:
+        """A consumer with its table, whose `record(exact)` says how it stands."""
         ...
 
 

@@ -6,7 +6,7 @@ A scan of the finished ones: not for hot paths.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 from rowlock.job import State
 from rowlock.stores.sql.store import Store
@@ -33,17 +33,12 @@ class Stats(TypedDict):
 def stats(store: Store) -> Stats:
     """Count the jobs by state and queue (a scan of the finished ones: for people, not for hot paths)."""
     queues = store.queues()
-    totals = {state: sum(queue.counts[state] for queue in queues) for state in State}
-    return Stats(
-        scheduled=totals[State.SCHEDULED],
-        queued=totals[State.QUEUED],
-        running=totals[State.RUNNING],
-        completed=totals[State.COMPLETED],
-        failed=totals[State.FAILED],
-        cancelled=totals[State.CANCELLED],
-        queues={
+    counted = {
+        **{state.value: sum(queue.counts[state] for queue in queues) for state in State},
+        "queues": {
             queue.name: {**queue.counts, "paused": queue.paused, "strategy": queue.strategy}
             for queue in queues
         },
-        workers=sum(worker.alive for worker in store.workers()),
-    )
+        "workers": sum(worker.alive for worker in store.workers()),
+    }
+    return cast("Stats", counted)
