@@ -27,7 +27,7 @@ def main(source: str, target: str, after: int) -> None:
 
     copying = copier.Copier(Rowlock(source).store, Rowlock(target).store, tell=tell)
     if not after:
-        copying._copy_rest = lambda snapshot: die()  # type: ignore[method-assign]
+        copying._copy_rest = die  # type: ignore[method-assign]
     copying.run()
 
 

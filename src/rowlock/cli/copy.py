@@ -80,7 +80,7 @@ def copy(
         show.print_json(report)
     else:
         _print(report)
-    if not report.agrees and not report.target_in_use:
+    if not report.is_good:
         raise CommandFailed(
             "the numbers differ, so the source is not marked as moved, and takes no jobs: find out why, then "
             f"`{show.command('copy', source, to, '--undo')}` to go on with the source"
@@ -90,7 +90,7 @@ def copy(
 
 
 def _print(report: CopyReport) -> None:
-    moved = report.moved and (report.agrees or report.target_in_use)
+    moved = report.moved and report.is_good
     verb = "moved" if moved else "copied"
     jobs = sum(one.source for one in report.counts if one.what not in ("history", "logs"))
     again = ", going on with an interrupted copy" if report.resumed else ""

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
 
 import msgspec
 
-from rowlock.copying.arriving import AT, cancel_for_key, given_back, wants_key
+from rowlock.copying.arriving import JobRow, cancel_for_key, given_back, wants_key
 from rowlock.copying.checks import check, living_workers, side_of, workers_alive
-from rowlock.copying.comparison import WHOLE, compared, counts_in
 from rowlock.copying.numbers import Numbers, Range
 from rowlock.copying.progress import MOST_CONFLICTS_NAMED, Conflict, CopyState
-from rowlock.copying.report import CopyProgress, CopyReport
+from rowlock.copying.report import WHOLE, CopyProgress, CopyReport, compared, counts_in
 from rowlock.errors import DataRefused, StoreBusy
 from rowlock.job import State
 from rowlock.options import CONSUMERS
-from rowlock.stores.sql.copying import MOVED, MOVED_TO, as_json, key_of
+from rowlock.stores.sql.copying import JOB_COLUMNS, MOVED, MOVED_TO, as_json, key_of
 from rowlock.stores.sql.finishing import policy_of
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import Store
@@ -31,6 +30,7 @@ PAGE = 2_000  # jobs that are looked at together
 BATCH_BYTES = 4_000_000  # of arguments, results, errors and log lines that are held in memory together
 _TRIES = 10  # of a batch of which a unique key is taken meanwhile, and of a lock that somebody holds
 _PAUSE_SECONDS = 0.2
+_HANGING = ("history", "logs", "progress")  # the tables whose rows belong to jobs
 
 
 class Copier:
@@ -49,6 +49,7 @@ class Copier:
         self._source, self._target = side_of(source), side_of(target)
         self._merge, self._keep, self._with_workers_alive = merge, keep, with_workers_alive
         self._tell = tell
+        self._snapshot: Session | None = None  # of the source, while it is in use beside the copy
         self._policies: dict[str | None, dict[str, Any]] = {}  # worker -> what its row says about its tasks
         self._done = self._total = 0
         self._phase = ""
@@ -69,22 +70,22 @@ class Copier:
         with self._source.reading() as db:
             self._total = sum(counts_in(db, WHOLE).values())
         if not self._state.done:
-            if resumed:
-                self._state.interruptions += 1
             self._copy_finished()
             if not self._keep:
                 self._close("moving")
-            with self._source.snapshot() if self._keep else nullcontext() as snapshot:
-                self._copy_rest(snapshot)
-                report = self._report(snapshot, began, resumed)
-            if report.agrees or report.target_in_use:
-                self._save_done()
-        else:
-            report = self._report(None, began, resumed)
-        if not self._keep and (report.agrees or report.target_in_use):
-            self._close("moved")
-        elif self._keep:
+        with self._source.snapshot() if self._keep else nullcontext() as self._snapshot:
+            if not self._state.done:
+                self._copy_rest()
+            report = self._report(began, resumed)
+        self._snapshot = None
+        if report.is_good and not self._state.done:
+            self._state.done = True
+            with self._target.writing() as tx:
+                self._save(tx)
+        if self._keep:
             self.open_again()
+        elif report.is_good:
+            self._close("moved")
         return report
 
     # -- the steps -------------------------------------------------------------------------------
@@ -116,46 +117,44 @@ class Copier:
         """What has ended changes no more, or hardly: it is copied while the source is still in use."""
         self._phase = "finished jobs"
         for one in self._numbers.ranges:
-            for page in self._pages("copy_finished_page", one, self._state.finished_up_to, None):
+            for page in self._pages("copy_finished_page", one, self._state.finished_up_to):
                 with self._together():
-                    self._copy([job for job, _, _ in page], None, finished_up_to=page[-1][0])
+                    self._copy([job for job, _, _ in page], "finished_up_to", page[-1][0])
 
-    def _copy_rest(self, snapshot: Session | None) -> None:
+    def _copy_rest(self) -> None:
         """All that is missing on the target, or is not as it was when it was copied."""
         self._phase = "the rest"
         self._done = 0
         self._reserve()
-        self._copy_settings(snapshot)
+        self._copy_settings()
         for one in self._numbers.ranges:
             beyond = max(one.first - 1, self._state.copied_up_to)
-            for page in self._pages("copy_page", one, beyond, snapshot):
+            for page in self._pages("copy_page", one, beyond):
                 last = page[-1][0] if len(page) == PAGE else one.last
                 with self._together():
-                    self._reconcile(page, beyond, last, one, snapshot)
+                    self._reconcile(page, beyond, last, one.shift)
                 beyond = last
             if beyond < one.last:
-                self._reconcile([], beyond, one.last, one, snapshot)
+                self._reconcile([], beyond, one.last, one.shift)
 
-    def _reconcile(
-        self, page: Sequence[Any], beyond: int, last: int, one: Range, snapshot: Session | None
-    ) -> None:
+    def _reconcile(self, page: Sequence[Any], beyond: int, last: int, shift: int) -> None:
         """Make the target's jobs between two ids those of the source."""
         with self._target.reading() as db:
-            limits = {"beyond": beyond + one.shift, "before": last + one.shift + 1}
+            limits = {"beyond": beyond + shift, "before": last + shift + 1}
             there = {job: (state, claim) for job, state, claim in db.rows("copy_between", **limits)}
-        wanted = {job + one.shift: (state, claim) for job, state, claim in page}
+        wanted = {job + shift: (state, claim) for job, state, claim in page}
         stale = [job for job, look in there.items() if wanted.get(job) != look]
-        missing = [job - one.shift for job, look in wanted.items() if there.get(job) != look]
+        missing = [job - shift for job, look in wanted.items() if there.get(job) != look]
         self._done += len(wanted) - len(missing)
         if stale:  # by itself: DuckDB cannot delete a key and write it again in one transaction
             with self._target.writing() as tx:
                 for statement in ("delete_jobs", "prune_history", "prune_logs", "prune_progress"):
                     tx.run(statement, ids=as_json(stale))
-        self._copy(missing, snapshot, copied_up_to=last)
+        self._copy(missing, "copied_up_to", last)
 
-    def _copy_settings(self, snapshot: Session | None) -> None:
+    def _copy_settings(self) -> None:
         """A paused queue has to be so before its jobs arrive; consumers stay where their tables are."""
-        with self._reads(snapshot) as db:
+        with self._reads() as db:
             settings = [row for row in db.rows("copy_queues") if not row[0].startswith(CONSUMERS)]
         with self._target.writing() as tx:
             there = {row[0]: row for row in tx.rows("copy_queues")}
@@ -202,48 +201,34 @@ class Copier:
             for key in (MOVED, MOVED_TO, key_of(self._source.store.install_id())):
                 tx.run("delete_meta", key=key)
 
-    def _save_done(self) -> None:
-        self._state.done = True
-        with self._target.writing() as tx:
-            self._save(tx)
-
     # -- batches ---------------------------------------------------------------------------------
 
-    def _pages(
-        self, name: str, one: Range, beyond: int, snapshot: Session | None
-    ) -> Iterator[list[tuple[int, str, int]]]:
+    def _pages(self, name: str, one: Range, beyond: int) -> Iterator[list[tuple[int, str, int]]]:
         beyond = max(one.first - 1, beyond)
         while beyond < one.last:
-            with self._reads(snapshot) as db:
+            with self._reads() as db:
                 page = db.rows(name, beyond=beyond, before=one.last + 1, most=PAGE)
             if not page:
                 return
             yield page
             beyond = page[-1][0]
 
-    def _copy(
-        self,
-        ids: Sequence[int],
-        snapshot: Session | None,
-        finished_up_to: int | None = None,
-        copied_up_to: int | None = None,
-    ) -> None:
-        """Write these jobs with all that hangs on them, as many at once as memory allows."""
-        batches = self._batches(ids, snapshot) or [[]]
-        for at, batch in enumerate(batches):
-            last = at == len(batches) - 1
-            if finished_up_to is not None:
-                self._state.finished_up_to = finished_up_to if last else batch[-1]
-            if copied_up_to is not None:  # what is before the next batch is settled
-                self._state.copied_up_to = copied_up_to if last else batch[-1]
-            self._write(batch, snapshot, ahead=finished_up_to is not None)
+    def _copy(self, ids: Sequence[int], mark: Literal["finished_up_to", "copied_up_to"], up_to: int) -> None:
+        """Write these jobs with all that hangs on them, as many at once as memory allows.
+
+        What precedes the next batch is settled, and with the last one all up to `up_to`: so the mark says.
+        """
+        batches = self._batches(ids)
+        for batch in batches:
+            setattr(self._state, mark, up_to if batch is batches[-1] else batch[-1])
+            self._write(batch, ahead=mark == "finished_up_to")
             self._done += len(batch)
             self._tell(CopyProgress(self._phase, self._done, self._total))
 
-    def _batches(self, ids: Sequence[int], snapshot: Session | None) -> list[list[int]]:
+    def _batches(self, ids: Sequence[int]) -> list[list[int]]:
         if not ids:
-            return []
-        with self._reads(snapshot) as db:
+            return [[]]
+        with self._reads() as db:
             sizes = dict(db.rows("copy_sizes", ids=as_json(ids)))
         batches: list[list[int]] = [[]]
         room = BATCH_BYTES
@@ -255,86 +240,79 @@ class Copier:
             batches[-1].append(id)
         return batches
 
-    def _is_settled(self, row: Sequence[Any]) -> bool:
-        return State(row[AT["state"]]).final and row[AT["position"]] <= self._numbers.last
+    def _is_settled(self, job: JobRow) -> bool:
+        return State(job["state"]).final and job["position"] <= self._numbers.last
 
-    def _write(self, ids: Sequence[int], snapshot: Session | None, ahead: bool) -> None:
-        rows: dict[str, list[Any]] = {}
+    def _write(self, ids: Sequence[int], ahead: bool) -> None:
+        jobs: list[JobRow] = []
+        hanging: dict[str, list[Any]] = {}
         if ids:
-            with self._reads(snapshot) as db:
-                rows = {
-                    table: self._source.read(db, table, ids)
-                    for table in ("jobs", "history", "logs", "progress")
-                }
-                self._learn_policies(db, rows["jobs"])
+            with self._reads() as db:
+                rows = self._source.read(db, "jobs", ids)
+                jobs = [dict(zip(JOB_COLUMNS, row, strict=True)) for row in rows]
+                hanging = {table: self._source.read(db, table, ids) for table in _HANGING}
+                self._learn_policies(db, jobs)
         if ahead:  # a retry since the page was read: it is left for later
-            left = {row[0] for row in rows["jobs"] if not self._is_settled(row)}
-            rows = {table: [row for row in some if row[0] not in left] for table, some in rows.items()}
+            left = {job["id"] for job in jobs if not self._is_settled(job)}
+            jobs = [job for job in jobs if job["id"] not in left]
+            hanging = {table: [row for row in rows if row[0] not in left] for table, rows in hanging.items()}
         before = msgspec.json.encode(self._state)
         for attempt in range(_TRIES):
             try:
                 with self._target.writing() as tx:
-                    if rows:
-                        self._insert(tx, rows)
+                    if ids:
+                        self._insert(tx, jobs, hanging)
                     self._save(tx)
                 return
-            except (
-                DataRefused
-            ):  # a unique key was taken between the look and the write: the next look sees it
+            except DataRefused:
+                # A unique key was taken between the look and the write: the next look sees it.
                 if attempt == _TRIES - 1:
                     raise
                 self._state = msgspec.json.decode(before, type=CopyState)
 
-    def _insert(self, tx: Session, rows: dict[str, list[Any]]) -> None:
-        now, number, more = time.time(), self._numbers, []
-        jobs: list[list[Any]] = []
-        for row in map(list, rows["jobs"]):
-            row[0], row[1] = number(row[0]), number(row[1])
-            if row[AT["state"]] == State.RUNNING:
-                policy = policy_of(self._policies.get(row[AT["claimed_by"]], {}), row[AT["task"]])
-                more.append(given_back(row, policy.max_attempts, now, self._source.address))
-                self._state.arrived(State.RUNNING.value, row[AT["state"]])
+    def _insert(self, tx: Session, originals: Sequence[JobRow], hanging: dict[str, list[Any]]) -> None:
+        now, number, lines = time.time(), self._numbers, []
+        jobs: list[JobRow] = [
+            {**job, "id": number(job["id"]), "position": number(job["position"])} for job in originals
+        ]
+        for job in jobs:
+            if job["state"] == State.RUNNING:
+                policy = policy_of(self._policies.get(job["claimed_by"], {}), job["task"])
+                lines.append(given_back(job, policy, now, self._source.address))
+                self._state.arrived(State.RUNNING.value, job["state"])
                 self._state.released += 1
-            jobs.append(row)
-        more += self._without_held_keys(tx, jobs, rows["jobs"], now)
-        self._target.load(tx, "jobs", jobs)
-        for table in ("history", "logs", "progress"):
-            hanging = [[number(row[0]), *row[1:]] for row in rows[table]]
-            if table == "history":
-                hanging += more
-            if hanging:
-                self._target.load(tx, table, hanging)
-        for queue in {row[AT["queue"]] for row in jobs if row[AT["state"]] == State.QUEUED}:
+        held = self._held_keys(tx, jobs)
+        for job, original in zip(jobs, originals, strict=True):
+            holder = held.get((job["task"], job["unique_key"]))
+            if holder is not None and wants_key(job):
+                self._state.arrived(job["state"], State.CANCELLED.value)
+                lines.append(cancel_for_key(job, holder, now))
+                self._state.conflicts_total += 1
+                if len(self._state.conflicts) < MOST_CONFLICTS_NAMED:
+                    named = Conflict(original["id"], job["id"], job["task"], job["unique_key"], holder)
+                    self._state.conflicts.append(named)
+        self._target.load(tx, "jobs", [list(job.values()) for job in jobs])
+        for table, rows in hanging.items():
+            arrived = [[number(job), *others] for job, *others in rows]
+            self._target.load(tx, table, arrived + lines if table == "history" else arrived)
+        for queue in {job["queue"] for job in jobs if job["state"] == State.QUEUED}:
             self._target.store.database.hint(tx, [queue])
 
-    def _without_held_keys(
-        self, tx: Session, jobs: list[list[Any]], originals: Sequence[Any], now: float
-    ) -> list[list[Any]]:
-        """Cancel those whose unique key an unfinished job of the target holds, as its task wants it."""
+    def _held_keys(self, tx: Session, jobs: Sequence[JobRow]) -> dict[tuple[str, str], int]:
+        """Of the unique keys that these jobs want: which an unfinished job of the target holds, and who."""
         keys: dict[str, list[str]] = {}
-        for row in jobs:
-            if wants_key(row):
-                keys.setdefault(row[AT["task"]], []).append(row[AT["unique_key"]])
-        lines = []
-        held = {
+        for job in jobs:
+            if wants_key(job):
+                keys.setdefault(job["task"], []).append(job["unique_key"])
+        return {
             (task, key): holder
             for task, wanted in keys.items()
             for key, holder in tx.rows("key_holders", task=task, keys=as_json(wanted))
         }
-        for row, original in zip(jobs, originals, strict=True) if held else ():
-            holder = held.get((row[AT["task"]], row[AT["unique_key"]]))
-            if holder is not None and wants_key(row):
-                self._state.arrived(row[AT["state"]], State.CANCELLED.value)
-                lines.append(cancel_for_key(row, holder, now))
-                self._state.conflicts_total += 1
-                if len(self._state.conflicts) < MOST_CONFLICTS_NAMED:
-                    named = Conflict(original[0], row[0], row[AT["task"]], row[AT["unique_key"]], holder)
-                    self._state.conflicts.append(named)
-        return lines
 
-    def _learn_policies(self, db: Session, jobs: Sequence[Any]) -> None:
+    def _learn_policies(self, db: Session, jobs: Sequence[JobRow]) -> None:
         """What the workers that run these jobs said about their tasks: some may run only once."""
-        for worker in {row[AT["claimed_by"]] for row in jobs if row[AT["state"]] == State.RUNNING}:
+        for worker in {job["claimed_by"] for job in jobs if job["state"] == State.RUNNING}:
             if worker not in self._policies:
                 known = db.row("tasks_of", worker=worker)
                 self._policies[worker] = msgspec.json.decode(known[0]) if known else {}
@@ -343,8 +321,8 @@ class Copier:
         self._state.ranges = self._numbers.ranges
         tx.run("write_meta", key=self._state.key, value=msgspec.json.encode(self._state).decode())
 
-    def _report(self, snapshot: Session | None, began: float, resumed: bool) -> CopyReport:
-        with self._reads(snapshot) as here, self._target.reading() as there:
+    def _report(self, began: float, resumed: bool) -> CopyReport:
+        with self._reads() as here, self._target.reading() as there:
             counts = compared(here, there, self._state)
         state = self._state
         return CopyReport(
@@ -370,13 +348,8 @@ class Copier:
         with self._source.store.database.together(), self._target.store.database.together():
             yield
 
-    @contextmanager
-    def _reads(self, snapshot: Session | None) -> Iterator[Session]:
-        if snapshot is not None:
-            yield snapshot
-        else:
-            with self._source.reading() as db:
-                yield db
+    def _reads(self) -> AbstractContextManager[Session]:
+        return self._source.reading() if self._snapshot is None else nullcontext(self._snapshot)
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -31,15 +31,12 @@ class CopyState(msgspec.Struct, kw_only=True):
     address: str  # of the source, for people
     started_at: float
     ranges: list[Range] = []
-    finished_up_to: int = (
-        0  # the last id of the source that was looked at for finished jobs, ahead of the rest
-    )
+    # The last id of the source that was looked at for finished jobs, ahead of the rest.
+    finished_up_to: int = 0
     copied_up_to: int = 0  # the last id of the source up to which all is settled
     done: bool = False
-    interruptions: int = 0
-    arrivals: dict[
-        str, dict[str, int]
-    ] = {}  # state in the source -> state on arrival -> jobs, where they differ
+    # State in the source -> state on arrival -> jobs, where they differ.
+    arrivals: dict[str, dict[str, int]] = {}
     released: int = 0  # jobs that ran when they were copied; each has one line of history more
     conflicts: list[Conflict] = []
     conflicts_total: int = 0

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
 import msgspec
 
 from rowlock.stores.duckdb import schema
-from rowlock.stores.sql.copying import COLUMNS, SHARED, TIMES, CopySide
+from rowlock.stores.sql.copying import COLUMNS, TIMES, CopySide, file_url
 from rowlock.stores.sql.session import Session
 
 if TYPE_CHECKING:
     from rowlock.stores.duckdb.database import DuckdbDatabase
     from rowlock.stores.duckdb.session import DuckdbSession
-    from rowlock.stores.sql.store import Store
 
 _NUMBERS = frozenset(
-    (
-        *("id", "position", "priority", "claim", "failures", "max_attempts", "isolate", "deaths"),
-        "job_id",
-    )
+    ("id", "position", "priority", "claim", "failures", "max_attempts", "isolate", "deaths", "job_id")
 )
 _FLOATS = TIMES | {"done", "total"}
 
@@ -50,27 +44,17 @@ class DuckdbCopySide(CopySide):
     """Rows go in as JSON. Whether the queue has moved is looked up by the store itself."""
 
     version = schema.VERSION
-    _freezes = ()
-    _thaws = ()
-
-    def __init__(self, database: DuckdbDatabase, store: Store) -> None:
-        words = {"keys": """SELECT unnest(from_json(:keys, '["VARCHAR"]'))"""}
-        super().__init__(
-            store, database.statements(SHARED, ("rowlock.stores.duckdb", "copying.sql"), words=words)
-        )
-        self._duckdb = database
+    _folder = "rowlock.stores.duckdb"
+    _keys = """SELECT unnest(from_json(:keys, '["VARCHAR"]'))"""
 
     @property
     def address(self) -> str:
         """The file's URL with its whole path."""
-        path = os.path.realpath(self._duckdb.access.path).replace(os.sep, "/")
-        return f"duckdb:///{quote(path, safe='/:')}"
+        return file_url("duckdb", cast("DuckdbDatabase", self.store.database).access.path)
 
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> AbstractContextManager[Session]:
         """A transaction that is not refused on a queue that has moved."""
-        with self._duckdb.write_anyway() as session:
-            yield session.using(self._statements)
+        return self._using(cast("DuckdbDatabase", self.store.database).write_anyway())
 
     def load(self, tx: Session, table: str, rows: Sequence[Sequence[Any]]) -> None:
         """Write the rows in one statement."""
@@ -79,16 +63,7 @@ class DuckdbCopySide(CopySide):
             values = {"rows": msgspec.json.encode(given).decode()}
             cast("DuckdbSession", tx).execute(_INSERTS[table], values)
 
-    def lock_numbers(self, tx: Session) -> int:
-        """Who writes holds the lock of this process, and no other has the file."""
-        return int(tx.row("last_number")[0])
-
     def set_last_number(self, tx: Session, number: int) -> None:
         """The next number is the one after this."""
         statement = f"CREATE OR REPLACE SEQUENCE rowlock_numbers START {int(number) + 1}"
         cast("DuckdbSession", tx).connection.execute(statement)
-
-    def check_rights(self) -> None:
-        """Whoever may write may close it."""
-        with self.writing():
-            pass

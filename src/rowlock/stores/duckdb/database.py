@@ -154,7 +154,7 @@ class DuckdbDatabase(Database):
     def copying(self, store: Store) -> CopySide:
         from rowlock.stores.duckdb.copying import DuckdbCopySide
 
-        return DuckdbCopySide(self, store)
+        return DuckdbCopySide(store)
 
     def _count_clash(self) -> None:
         self.clashes += 1

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.inserting import stamp
-from rowlock.stores.sql.copying import COLUMNS, SHARED, TIMES, CopySide
+from rowlock.stores.sql.copying import COLUMNS, TIMES, CopySide
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.database import PostgresDatabase
     from rowlock.stores.postgres.session import PostgresSession
-    from rowlock.stores.sql.store import Store
 
 _CLOSED = ("jobs", "history", "logs", "progress")
 
@@ -23,15 +22,10 @@ class PostgresCopySide(CopySide):
     """Rows go in by COPY."""
 
     version = schema.VERSION
+    _folder = "rowlock.stores.postgres"
+    _keys = "SELECT value FROM json_array_elements_text(:keys)"
     _freezes = ("freeze_function", *(f"freeze_{name}" for name in _CLOSED))
     _thaws = (*(f"thaw_{name}" for name in _CLOSED), "thaw_function")
-
-    def __init__(self, database: PostgresDatabase, store: Store) -> None:
-        words = {"keys": "SELECT value FROM json_array_elements_text(:keys)"}
-        super().__init__(
-            store, database.statements(SHARED, ("rowlock.stores.postgres", "copying.sql"), words=words)
-        )
-        self._schema = database.address.schema
 
     @property
     def address(self) -> str:
@@ -42,7 +36,8 @@ class PostgresCopySide(CopySide):
         """Write the rows in one COPY."""
         names = COLUMNS[table]
         times = [at for at, name in enumerate(names) if name in TIMES]
-        statement = qualified(f"COPY rowlock_{table} ({', '.join(names)}) FROM STDIN", self._schema)
+        place = cast("PostgresDatabase", self.store.database).address.schema
+        statement = qualified(f"COPY rowlock_{table} ({', '.join(names)}) FROM STDIN", place)
         with cast("PostgresSession", tx).link.cursor.copy(statement) as stream:
             for row in rows:
                 # PostgreSQL's text has no NUL; SQLite's has, if somebody else wrote it.
@@ -57,4 +52,9 @@ class PostgresCopySide(CopySide):
     def lock_numbers(self, tx: Session) -> int:
         """ALTER SEQUENCE keeps all others from drawing numbers until the transaction ends."""
         tx.run("lock_numbers")
-        return int(tx.row("last_number")[0])
+        return super().lock_numbers(tx)
+
+    def check_rights(self) -> None:
+        """Closing it is tried in a transaction that is undone."""
+        with self._using(self.store.database.undone()) as tx:
+            self.freeze(tx)

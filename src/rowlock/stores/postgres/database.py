@@ -237,7 +237,7 @@ class PostgresDatabase(Database):
     def copying(self, store: Store) -> CopySide:
         from rowlock.stores.postgres.copying import PostgresCopySide
 
-        return PostgresCopySide(self, store)
+        return PostgresCopySide(store)
 
     # -- itself ----------------------------------------------------------------------------------
 

@@ -5,21 +5,22 @@ What is copied when is decided in `rowlock/copying/`; a database's folder has wh
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
 from rowlock.errors import StoreMoved
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.store import Store
 
-SHARED = ("rowlock.stores.sql", "copying.sql")
+_SHARED = ("rowlock.stores.sql", "copying.sql")
 JOB_COLUMNS: tuple[str, ...] = (
     *("id", "position", "task", "queue", "priority", "state", "claim", "failures", "max_attempts", "isolate"),
     *("deaths", "created_at", "run_at", "due_at", "expires_at", "claimed_at", "claimed_by", "started_at"),
@@ -47,12 +48,15 @@ class CopySide(ABC):
     """A queue that is copied from or to."""
 
     version: int  # of the schema that this code knows
-    _freezes: tuple[str, ...]  # the statements that refuse every change of jobs from then on
-    _thaws: tuple[str, ...]
+    _folder: str  # the package with the database's own statements
+    _keys: str  # what reads the parameter `keys`, a list as JSON, in its SQL
+    _freezes: tuple[str, ...] = ()  # the statements that refuse every change of jobs from then on
+    _thaws: tuple[str, ...] = ()
 
-    def __init__(self, store: Store, statements: Statements) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._statements = statements
+        own = (self._folder, "copying.sql")
+        self._statements = store.database.statements(_SHARED, own, words={"keys": self._keys})
 
     @property
     @abstractmethod
@@ -63,36 +67,37 @@ class CopySide(ABC):
     def load(self, tx: Session, table: str, rows: Sequence[Sequence[Any]]) -> None:
         """Write rows with the columns of `COLUMNS[table]`, as fast as this database can."""
 
-    @abstractmethod
     def lock_numbers(self, tx: Session) -> int:
         """The last number that was drawn; nobody draws another before this transaction ends."""
+        # In SQLite, BEGIN IMMEDIATE has locked everything; in DuckDB, who writes holds the lock of this
+        # process, and no other has the file.
+        return int(tx.row("last_number")[0])
 
     def set_last_number(self, tx: Session, number: int) -> None:
         """The next number that is drawn is a higher one; `lock_numbers` comes first."""
         tx.rows("set_last_number", position=number)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def _using(self, opened: AbstractContextManager[Session]) -> Iterator[Session]:
+        with opened as session:
+            yield session.using(self._statements)
+
+    def reading(self) -> AbstractContextManager[Session]:
         """A session for short reads, with the statements of a copy."""
-        with self.store.database.read() as session:
-            yield session.using(self._statements)
+        return self._using(self.store.database.read())
 
-    @contextmanager
-    def snapshot(self) -> Iterator[Session]:
+    def snapshot(self) -> AbstractContextManager[Session]:
         """The same; all reads see the same moment."""
-        with self.store.database.snapshot() as session:
-            yield session.using(self._statements)
+        return self._using(self.store.database.snapshot())
 
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """A transaction that commits durably when the block ends."""
-        with self.store.database.write() as session:
-            yield session.using(self._statements)
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction that commits durably when the block ends, also on a queue that has moved."""
+        return self._using(self.store.database.write())
 
     def check_rights(self) -> None:
-        """Raise if this user may not close the queue: it is tried in a transaction that is undone."""
-        with self.store.database.undone() as session:
-            self.freeze(session.using(self._statements))
+        """Raise if this user may not close the queue: of a file, whoever may write may."""
+        with self.writing():
+            pass
 
     def freeze(self, tx: Session) -> None:
         """Refuse every change of jobs, history, logs and progress from the end of this transaction on."""
@@ -107,6 +112,11 @@ class CopySide(ABC):
     def read(self, db: Session, table: str, ids: Sequence[int]) -> list[Any]:
         """The rows of one table that belong to these jobs, with the columns of `COLUMNS`."""
         return db.rows(f"copy_{table}", ids=as_json(ids))
+
+
+def file_url(kind: str, path: str) -> str:
+    """A file's URL with its whole path, for people in another folder."""
+    return f"{kind}:///{quote(os.path.realpath(path).replace(os.sep, '/'), safe='/:')}"
 
 
 def key_of(source: str) -> str:

@@ -162,7 +162,7 @@ class SqliteDatabase(Database):
     def copying(self, store: Store) -> CopySide:
         from rowlock.stores.sqlite.copying import SqliteCopySide
 
-        return SqliteCopySide(self, store)
+        return SqliteCopySide(store)
 
     # -- producing -------------------------------------------------------------------------------
 
