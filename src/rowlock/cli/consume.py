@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import options, show, target
+from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.options import App, Database, Json, flag
 from rowlock.cli.queues import as_strategy
-from rowlock.cli.work import configure_logs, run_worker
+from rowlock.cli.work import run_worker
 from rowlock.options import CONSUMERS, check_strategy_applies
 from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
@@ -51,7 +51,7 @@ def consume(
     Or: rowlock consume lab:app birdnet --concurrency 1 --until-empty
     Or: rowlock consume lab:app birdnet --via rq
     """
-    configure_logs(log_level, log_format)
+    logs.configure(log_level, log_format)
     if len(given) > 2:
         raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
     app, consumer = (given[0], given[1]) if len(given) == 2 else (None, given[0])
@@ -74,17 +74,9 @@ def consume(
         work_via(via, rowlock, [source.consumer.queue], chosen, until_empty, log_format)
         return
     made = rowlock.consuming(consumer, **chosen)
-    table = ".".join(source.consumer.table)
-    run_worker(
-        made,
-        lambda: (
-            f"worker {made.id} takes rows of {table} for {consumer} in {target.address(rowlock)}, "
-            f"{made.concurrency} at once"
-        ),
-        until_empty,
-        log_format,
-        look=lambda: source.table,
-    )
+    rows = f"rows of {'.'.join(source.consumer.table)} for {consumer} in {target.address(rowlock)}"
+    takes = f"{rows}, {made.concurrency} at once"
+    run_worker(made, takes, until_empty, log_format, look=lambda: source.table)
 
 
 @consumers_commands.callback()

@@ -1,6 +1,6 @@
-"""`rowlock demo`: a small real workload, written as a user of the library would write it.
+"""`rowlock demo`: a small real workload, written as a user of the library would write it, and how it looks.
 
-What it looks like while it runs is in `demo_display.py`.
+Bars for the states on a terminal, a line per second elsewhere.
 """
 
 from __future__ import annotations
@@ -9,22 +9,35 @@ import os
 import random
 import tempfile
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rowlock import Fail, JobContext, Retry, Rowlock
-from rowlock.cli import target
+from rowlock import Fail, Job, JobContext, Retry, Rowlock
+from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed
 from rowlock.cli.options import option
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from rowlock.insights import Stats
 
 commands = typer.Typer()
 
 _FEWEST = 10
 _MONTHS = 12
+_State = Literal["scheduled", "queued", "running", "completed", "failed"]
+_STATES: dict[_State, str] = {
+    "queued": "queued",
+    "running": "running",
+    "scheduled": "waiting to retry",
+    "completed": "completed",
+    "failed": "failed",
+}
+_BAR = 40
 
 
 @commands.command(rich_help_panel="Work")
@@ -42,8 +55,6 @@ def demo(
     Example: rowlock demo
     Or: rowlock demo --jobs 1000 -c 8
     """
-    from rowlock.cli import demo_display
-
     if jobs < _FEWEST:
         raise typer.BadParameter(f"--jobs {jobs}: at least {_FEWEST} are needed")
     if database is None:
@@ -53,11 +64,11 @@ def demo(
         raise CommandFailed(f"{target.address(app)} exists already; the demo needs a new file: name another")
 
     worker = app.worker(concurrency=concurrency)
-    report = enqueue_workload(app, jobs)
+    report = _enqueue_workload(app, jobs)
     began = time.monotonic()
-    with worker.background(), demo_display.display(jobs) as draw:
+    with worker.background(), _display(jobs) as draw:
         try:
-            while unfinished(stats := app.stats()):
+            while _unfinished(stats := app.stats()):
                 draw(stats, app.job(report))
                 time.sleep(0.1)
         except KeyboardInterrupt:
@@ -71,15 +82,22 @@ def demo(
         job.id for job in app.jobs(state="completed", task="send_mail", limit=1000) if job.failures
     )
     app.close()
-    demo_display.summary(stats, retries, took, target.address(app), came_back)
+    where, rate = target.address(app), (stats["completed"] + stats["failed"]) / took
+    show.say(
+        f"\n{stats['completed']} completed, {retries} retried, {stats['failed']} failed for good "
+        f"in {took:.1f} s: {rate:.0f} jobs/s"
+    )
+    show.say(f"\nThe queue is in {where}. Look at it:")
+    for words in (("jobs", "--state", "failed"), ("job", str(came_back)), ("queues",), ("doctor",)):
+        show.say(f"  {show.command(*words, '-d', where)}")
 
 
-def unfinished(stats: Stats) -> int:
+def _unfinished(stats: Stats) -> int:
     """How many jobs wait or run, also those that wait for their next attempt."""
     return stats["scheduled"] + stats["queued"] + stats["running"]
 
 
-def enqueue_workload(app: Rowlock, jobs: int) -> int:
+def _enqueue_workload(app: Rowlock, jobs: int) -> int:
     """Register the demo's tasks on the app and enqueue so many jobs; returns the id of the long one."""
 
     @app.task(queue="images")
@@ -121,3 +139,56 @@ def enqueue_workload(app: Rowlock, jobs: int) -> int:
     )
     charge_card.enqueue_many({"order": order} for order in range(cards))
     return yearly_report.enqueue().id
+
+
+# -- what it looks like ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _display(jobs: int) -> Iterator[Callable[[Stats, Job], None]]:
+    """A function that draws how the demo stands, on whatever stdout is."""
+    began = time.monotonic()
+    if not show.console().is_interactive:
+        next_line = 0.0
+
+        def draw(stats: Stats, report: Job) -> None:
+            nonlocal next_line
+            elapsed = time.monotonic() - began
+            if elapsed < next_line and _unfinished(stats):
+                return
+            next_line = elapsed + 1.0
+            counts = "  ".join(f"{words} {stats[state]:>3}" for state, words in _STATES.items())
+            show.say(f"{elapsed:4.1f} s  {counts}", at_once=True)
+
+        yield draw
+        return
+    from rich.live import Live
+
+    with Live(console=show.console(), refresh_per_second=10) as live:
+        yield lambda stats, report: live.update(_picture(stats, report, jobs, time.monotonic() - began))
+
+
+def _picture(stats: Stats, report: Job, jobs: int, elapsed: float) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    for state, words in _STATES.items():
+        style = show.style(state)
+        bar = ProgressBar(
+            total=jobs, completed=stats[state], width=_BAR, complete_style=style, finished_style=style
+        )
+        grid.add_row(Text(words, style=style), bar, str(stats[state]))
+    grid.add_row()
+    done = report.progress.done if report.progress else 0
+    total = (report.progress.total if report.progress else None) or 1
+    finished = report.state.final
+    bar = ProgressBar(total=total, completed=total if finished else done, width=_BAR)
+    grid.add_row("yearly report", bar, "done" if finished else show.progress_of(report))
+    ended = stats["completed"] + stats["failed"]
+    return Group(grid, Text(f"\n{elapsed:.1f} s, {ended / max(elapsed, 0.1):.0f} jobs/s", style="dim"))

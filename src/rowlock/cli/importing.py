@@ -84,18 +84,11 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""  # its message names the file and the line
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith("<") or frame.filename.startswith(_ROWLOCK):
-            continue
-        if os.sep + "importlib" + os.sep in frame.filename:
-            continue
-        code = f": {frame.line}" if frame.line else ""
-        return f" ({_short(frame.filename)}, line {frame.lineno}{code})"
+        path = frame.filename
+        if not path.startswith(("<", _ROWLOCK)) and f"{os.sep}importlib{os.sep}" not in path:
+            code = f": {frame.line}" if frame.line else ""
+            return f" ({path.removeprefix(os.getcwd() + os.sep)}, line {frame.lineno}{code})"
     return ""
-
-
-def _short(path: str) -> str:
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
 
 
 def _pick(module: ModuleType, name: str, attribute: str) -> Rowlock:

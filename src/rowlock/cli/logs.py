@@ -10,18 +10,23 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+import typer
+
 from rowlock.cli.show import visible
 from rowlock.execution.context import JobLogFilter
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
-FORMATS = ("text", "json")
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_FORMATS = ("text", "json")
 
 
 def configure(level: str, log_format: str) -> None:
-    """Send all log lines to stderr in this format; a later dictConfig of the user's replaces it."""
+    """Send all log lines to stderr as the options say; a later dictConfig of the user's replaces it."""
+    for option, value, allowed in (("level", level, _LEVELS), ("format", log_format, _FORMATS)):
+        if value.lower() not in allowed:
+            raise typer.BadParameter(f"--log-{option} {value!r}: must be one of {', '.join(allowed)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(JobLogFilter())
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines() if log_format.lower() == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level.lower() != "debug":  # a line for each write into a folder: ten per second beside a recorder
         logging.getLogger("watchfiles").setLevel(logging.WARNING)

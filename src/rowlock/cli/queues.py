@@ -11,11 +11,10 @@ from typing import Annotated
 
 import typer
 
-from rowlock import Rowlock, get_strategy, strategies
+from rowlock import get_strategy, strategies
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
 from rowlock.cli.options import App, Database, Json, QueueName, option
-from rowlock.monitoring import QueueRecord
 from rowlock.options import CONSUMERS
 
 commands = typer.Typer()
@@ -122,7 +121,7 @@ def resume(name: QueueName, database: Database = None) -> None:
 
 def _set_paused(name: str, database: str | None, paused: bool) -> None:
     app = target.queue_at(database)
-    before = _find(app, name)
+    before = next((record for record in app.store.queues() if record.name == name), None)
     (app.pause if paused else app.resume)(name)
     word = "paused" if paused else "resumed"
     if before is None:
@@ -132,7 +131,3 @@ def _set_paused(name: str, database: str | None, paused: bool) -> None:
     waiting = before.counts["queued"] if before else 0
     jobs = f"; {waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else ""
     show.say(f"queue {name}: {word}{jobs}")
-
-
-def _find(app: Rowlock, name: str) -> QueueRecord | None:
-    return next((record for record in app.store.queues() if record.name == name), None)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowlock import Rowlock
-from rowlock.cli import options, target
+from rowlock.cli import logs, options, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.options import option
 from rowlock.cli.queues import as_strategy
-from rowlock.cli.work import announce, configure_logs, run_worker
+from rowlock.cli.work import announce, run_worker
 from rowlock.options import CONSUMERS
 from rowlock.worker.options import ConsumingOptions
 
@@ -59,11 +59,11 @@ def relay(
     Example: rowlock relay shop:app --target rq
     Or: rowlock relay lab:app --target rq -q consumer:birdnet
     """
-    configure_logs(log_level, log_format)
+    logs.configure(log_level, log_format)
     _, rowlock = target.the_app(app)
-    relays = _relay_module("--target", engine, rowlock)
-    _tell_what_is_never_overdue(rowlock, queue or [CONSUMERS + name for name in rowlock.consumers])
-    if not _database_is_there(rowlock):
+    names = queue or [CONSUMERS + name for name in rowlock.consumers]
+    relays = _relay_module("--target", engine, rowlock, names)
+    if relays is None:
         return
     from rowlock.worker.signals import told_by_signals
 
@@ -99,9 +99,8 @@ def work_via(
 ) -> None:
     """Run a worker that gets its work by way of this engine, and the relay that brings it there."""
     _refuse_via(engine, chosen)
-    relays = _relay_module("--via", engine, rowlock)
-    _tell_what_is_never_overdue(rowlock, queues)
-    if not _database_is_there(rowlock):
+    relays = _relay_module("--via", engine, rowlock, queues)
+    if relays is None:
         return
     via = relays.ViaRq(
         rowlock,
@@ -110,23 +109,21 @@ def work_via(
         grace=chosen.get("grace"),
         worker_id=chosen.get("worker_id"),
     )
-    made = via.worker
     if not rowlock.tasks and not rowlock.consumers:
         note("this app has no tasks: import the modules that have them, or name them in include=[...]")
-
-    def introduction() -> str:
-        what = ", ".join(queues) or "all queues"
-        return (
-            f"worker {made.id} takes {what} of {target.address(rowlock)} by way of {engine} at "
-            f"{_redis(rowlock)}, one at a time"
-        )
-
+    what = f"{', '.join(queues) or 'all queues'} of {target.address(rowlock)}"
+    takes = f"{what} by way of {engine} at {_redis(rowlock)}, one at a time"
     with via.ending():
-        run_worker(made, introduction, until_empty, log_format)
+        run_worker(via.worker, takes, until_empty, log_format)
 
 
-def _relay_module(option: str, engine: str, rowlock: Rowlock) -> ModuleType:
-    """The module that knows the engine, after a look whether it can be used."""
+def _relay_module(option: str, engine: str, rowlock: Rowlock, names: Sequence[str]) -> ModuleType | None:
+    """The module that knows the engine, when both can be used; None if told to stop before that.
+
+    It waits for the database as long as it takes.
+    """
+    from rowlock.worker.wait_for_database import when_usable
+
     if engine not in _ENGINES:
         raise typer.BadParameter(f"{option} {engine!r}: must be one of {', '.join(_ENGINES)}")
     try:
@@ -135,14 +132,8 @@ def _relay_module(option: str, engine: str, rowlock: Rowlock) -> ModuleType:
         raise CommandFailed(f"{option} {engine} needs RQ: pip install 'rowlock[rq]' ({error})") from error
     workload.refuse_duckdb(rowlock.store)
     via.check_rq(rowlock.settings.redis_url)
-    return via
-
-
-def _database_is_there(rowlock: Rowlock) -> bool:
-    """Wait for the database as long as it takes; False if told to stop before that."""
-    from rowlock.worker.wait_for_database import when_usable
-
-    return when_usable(rowlock.store.install_id) is not None
+    _tell_what_is_never_overdue(rowlock, names)
+    return None if when_usable(rowlock.store.install_id) is None else via
 
 
 def _tell_what_is_never_overdue(rowlock: Rowlock, names: Sequence[str]) -> None:

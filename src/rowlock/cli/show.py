@@ -175,10 +175,8 @@ def duration(seconds: float) -> str:
     """A length of time in its largest fitting unit: 0.3 s, 12 s, 5 min, 3 h, 2 d."""
     if abs(seconds) < 10:
         return f"{seconds:.1f} s"
-    for size, unit in _UNITS:
-        if abs(seconds) >= 2 * size or size == 1:
-            return f"{seconds / size:.0f} {unit}"
-    raise AssertionError("unreachable")
+    size, unit = next((size, unit) for size, unit in _UNITS if abs(seconds) >= 2 * size)
+    return f"{seconds / size:.0f} {unit}"
 
 
 def moment(when: datetime) -> str:

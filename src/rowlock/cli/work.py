@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
 
-from rowlock import Rowlock
 from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import note
 from rowlock.cli.queues import as_strategy
@@ -53,7 +52,7 @@ def worker(
     Or: rowlock worker shop:app --queue gpu --queue cpu --concurrency 2 --until-empty
     Or: rowlock worker shop:app --via rq
     """
-    configure_logs(log_level, log_format)
+    logs.configure(log_level, log_format)
     where, rowlock = target.the_app(app)
     chosen: ConsumingOptions = {
         "strategy": as_strategy(strategy),
@@ -72,17 +71,24 @@ def worker(
     made = rowlock.worker(queues=queue or (), **chosen)
     if not rowlock.tasks:
         note(f"{where} has no tasks: import the modules that have them, or name them in include=[...]")
-    run_worker(made, lambda: _introduction(made, rowlock, queue or ()), until_empty, log_format)
+    tasks = sorted(rowlock.tasks)
+    more = f" and {len(tasks) - _TASKS_NAMED} more" if len(tasks) > _TASKS_NAMED else ""
+    takes = (
+        f"jobs from {', '.join(queue or ()) or 'all queues'} of {target.address(rowlock)}, "
+        f"{made.concurrency} at once, by {made.strategy}; "
+        f"tasks: {', '.join(tasks[:_TASKS_NAMED]) or 'none'}{more}"
+    )
+    run_worker(made, takes, until_empty, log_format)
 
 
 def run_worker(
     made: Worker,
-    introduction: Callable[[], str],
+    takes: str,
     until_empty: bool,
     log_format: str,
     look: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let it work in the foreground, say who works and what was done, and leave with an exit code.
+    """Let it work in the foreground, say what it takes and what was done, and leave with an exit code.
 
     `look` raises if what it works on is not as it should be.
     """
@@ -98,7 +104,7 @@ def run_worker(
         id = when_usable(arrive)
         if id is None:
             return
-        announce(introduction(), log_format)
+        announce(f"worker {id} takes {takes}", log_format)
         tally = made.run(until_empty=until_empty)
     done = ", ".join(
         f"{getattr(tally, word)} {word}" for word in tally.__struct_fields__ if getattr(tally, word)
@@ -108,29 +114,6 @@ def run_worker(
         raise typer.Exit(128 + (made.stopped_by or signal.SIGINT))
     if made.ended in EXIT_CODES:
         raise typer.Exit(EXIT_CODES[made.ended])
-
-
-def configure_logs(log_level: str, log_format: str) -> None:
-    """Set up the log as the options say; raises for what is none of them."""
-    logs.configure(
-        _one_of("--log-level", log_level, logs.LEVELS), _one_of("--log-format", log_format, logs.FORMATS)
-    )
-
-
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value.lower() not in allowed:
-        raise typer.BadParameter(f"{option} {value!r}: must be one of {', '.join(allowed)}")
-    return value.lower()
-
-
-def _introduction(made: Worker, rowlock: Rowlock, queues: Sequence[str]) -> str:
-    tasks = sorted(rowlock.tasks)
-    more = f" and {len(tasks) - _TASKS_NAMED} more" if len(tasks) > _TASKS_NAMED else ""
-    return (
-        f"worker {made.id} takes jobs from {', '.join(queues) or 'all queues'} of {target.address(rowlock)}, "
-        f"{made.concurrency} at once, by {made.strategy}; "
-        f"tasks: {', '.join(tasks[:_TASKS_NAMED]) or 'none'}{more}"
-    )
 
 
 def announce(line: str, log_format: str) -> None:
