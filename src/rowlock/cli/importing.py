@@ -54,9 +54,8 @@ def _explained(what: str, named: bool = True) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except ModuleNotFoundError as error:
-        if named and error.name and (what == error.name or what.startswith(error.name + ".")):
-            raise CommandFailed(_no_module(what, error)) from error
-        raise CommandFailed(_inside(what, error)) from error
+        is_it = named and f"{what}.".startswith(f"{error.name}.")
+        raise CommandFailed(_no_module(what, error) if is_it else _inside(what, error)) from error
     except BaseException as error:  # a module that calls sys.exit() is to be told, too
         raise CommandFailed(_inside(what, error)) from error
 

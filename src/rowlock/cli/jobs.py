@@ -44,7 +44,7 @@ def jobs(
         return
     show.table([_row(job) for job in page], right=("id", "prio", "age"))
     if page.cursor:
-        place = database and target.without_password(database)
+        place = database and target.copyable(database)
         given = {"--state": state, "--queue": queue, "--task": task, "--database": place}
         words = [word for name, value in given.items() if value for word in (name, value)]
         more = show.command("jobs", *words, "--limit", str(limit), "--cursor", page.cursor)

@@ -120,10 +120,12 @@ def address(app: Rowlock) -> str:
     return app.store.url.removeprefix("sqlite:///")
 
 
-def without_password(database: str) -> str:
-    """What was given as --database, fit to be shown."""
-    bare = re.sub(r"(://[^/?#:@]*):[^/?#]*@", r"\1@", database)
-    return re.sub(r"(?<=[?&])password=[^&]*(&|$)", "", bare).rstrip("?&")
+def copyable(database: str) -> str:
+    """What was given as --database, in a command to copy: without its password."""
+    from rowlock.settings import without_password
+
+    masked = without_password(database).replace(":***@", "@")
+    return re.sub(r"(?<=[?&])password=\*\*\*(&|$)", "", masked).rstrip("?&")
 
 
 def _place(app: Rowlock) -> str:

@@ -140,8 +140,8 @@ class Copier:
     def _reconcile(self, page: Sequence[Any], beyond: int, last: int, shift: int) -> None:
         """Make the target's jobs between two ids those of the source."""
         with self._target.reading() as db:
-            limits = {"beyond": beyond + shift, "before": last + shift + 1}
-            there = {job: (state, claim) for job, state, claim in db.rows("copy_between", **limits)}
+            found = db.rows("copy_page", beyond=beyond + shift, before=last + shift + 1, most=last - beyond)
+            there = {job: (state, claim) for job, state, claim in found}
         wanted = {job + shift: (state, claim) for job, state, claim in page}
         stale = [job for job, look in there.items() if wanted.get(job) != look]
         missing = [job - shift for job, look in wanted.items() if there.get(job) != look]

@@ -15,9 +15,6 @@ SELECT id, state, claim FROM rowlock_jobs WHERE id > :beyond AND id < :before OR
 -- name: copy_finished_page
 SELECT id, state, claim FROM rowlock_jobs WHERE id > :beyond AND id < :before AND {finished} ORDER BY id LIMIT :most
 
--- name: copy_between
-SELECT id, state, claim FROM rowlock_jobs WHERE id > :beyond AND id < :before
-
 -- How large each job is with all that hangs on it: a batch is as many as fit into memory.
 -- name: copy_sizes
 SELECT j.id, length(CAST(j.args AS text)) + coalesce(length(CAST(j.result AS text)), 0) + coalesce(length(j.error), 0)
