@@ -51,7 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measure no lines a second time: being measured takes 70 % on top of what a test itself computes."""
     for item in items:
         chosen = getattr(item, "callspec", None)
-        if chosen and not {"postgres-old", "old_postgres"}.isdisjoint(map(str, chosen.params.values())):
+        of_old_server = chosen and not {"postgres-old", "old_postgres"}.isdisjoint(
+            map(str, chosen.params.values())
+        )
+        if of_old_server or item.path.parent.name == "chaos":
             item.add_marker(pytest.mark.no_cover)
 
 

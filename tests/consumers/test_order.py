@@ -54,6 +54,7 @@ def take(app: Rowlock, count: int = 9, strategy: str = "FIFO", step: int | None 
     return [one.row for one in got]
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
 @pytest.mark.parametrize("step", [9, 1, 2])
 @pytest.mark.parametrize(
     ("order_by", "rows"),

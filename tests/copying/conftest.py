@@ -51,6 +51,18 @@ def every_pair(request: Request) -> Iterator[Pair]:
     yield from make(request)
 
 
+# Each store once as the source and once as the target.
+SOME = ("sqlite-to-postgres", "postgres-to-duckdb", "duckdb-to-sqlite")
+
+
+@pytest.fixture(
+    params=[name if name in SOME else pytest.param(name, marks=pytest.mark.chaos) for name in ALL]
+)
+def some_pair(request: Request) -> Iterator[Pair]:
+    """Where it matters which store is the source and which the target, not which meets which."""
+    yield from make(request)
+
+
 @pytest.fixture(params=[name for name in ALL if "duckdb" not in name])
 def pair(request: Request) -> Iterator[Pair]:
     """The same, where DuckDB does nothing that is its own."""

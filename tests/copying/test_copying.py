@@ -55,36 +55,36 @@ def test_everything_arrives_as_it_left(every_pair: Pair) -> None:
     assert claim is not None and claim.claim == arrived[claim.id][0].claim + 1  # the fence goes on
 
 
-def test_a_source_that_has_moved_refuses_jobs_and_workers(every_pair: Pair) -> None:
-    left = every_pair.source.enqueue("cut").id
-    every_pair.copy()
-    assert every_pair.source.job(left).state == "queued"  # it can still be read
-    where = every_pair.target.store.url.rpartition("/")[2]
+def test_a_source_that_has_moved_refuses_jobs_and_workers(some_pair: Pair) -> None:
+    left = some_pair.source.enqueue("cut").id
+    some_pair.copy()
+    assert some_pair.source.job(left).state == "queued"  # it can still be read
+    where = some_pair.target.store.url.rpartition("/")[2]
     for act in (
-        lambda: every_pair.source.enqueue("cut"),
-        lambda: every_pair.source.store.insert([JOB] * 30),
-        lambda: every_pair.source.cancel(left),
-        lambda: every_pair.source.pause("default"),
-        lambda: every_pair.source.worker().run(until_empty=True),
-        lambda: every_pair.source.poller().claim(),
+        lambda: some_pair.source.enqueue("cut"),
+        lambda: some_pair.source.store.insert([JOB] * 30),
+        lambda: some_pair.source.cancel(left),
+        lambda: some_pair.source.pause("default"),
+        lambda: some_pair.source.worker().run(until_empty=True),
+        lambda: some_pair.source.poller().claim(),
     ):
         with pytest.raises(StoreMoved, match="has moved to") as refused:
             act()
         assert where.partition("?")[0] in str(refused.value)
     with pytest.raises(StoreMoved, match="has moved to"):
-        every_pair.copy()
-    assert every_pair.target.job(left).state == "queued"
+        some_pair.copy()
+    assert some_pair.target.job(left).state == "queued"
 
-    every_pair.copier().open_again()  # --undo
-    assert every_pair.source.enqueue("cut").id > left
-    every_pair.source.cancel(left)
+    some_pair.copier().open_again()  # --undo
+    assert some_pair.source.enqueue("cut").id > left
+    some_pair.source.cancel(left)
 
 
-def test_a_users_own_transaction_is_refused_too(every_pair: Pair) -> None:
-    url = every_pair.urls[0]
-    every_pair.source.enqueue("cut")
-    every_pair.copy()
-    task = every_pair.source.task(name="cut")(lambda: None)
+def test_a_users_own_transaction_is_refused_too(some_pair: Pair) -> None:
+    url = some_pair.urls[0]
+    some_pair.source.enqueue("cut")
+    some_pair.copy()
+    task = some_pair.source.task(name="cut")(lambda: None)
     kind, _, place = url.partition(":///")
     own: Any = (
         sqlite3.connect(place)

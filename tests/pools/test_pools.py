@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ class Place:
         (self.folder / "go").touch()
 
 
+def unmeasured(prepared: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    """What a child is told at its start, without the object by which coverage begins to measure there."""
+    return lambda name: {key: value for key, value in prepared(name).items() if key != "stowaway"}
+
+
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # for children, too
@@ -57,6 +63,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     # However busy the machine is, a child has the time to end in good order, and to say where it stands.
     monkeypatch.setattr(child_supervisor, "SHUTDOWN_SECONDS", 60.0)
     monkeypatch.setattr(pool_module, "_STACK_SECONDS", 30.0)
+    if request.param == "process":  # test_processes.py measures children, which takes twice as long
+        monkeypatch.setattr(spawn, "get_preparation_data", unmeasured(spawn.get_preparation_data))
     place = Place(request.param, app, tmp_path)
     yield place
     place.go()  # nothing is left waiting

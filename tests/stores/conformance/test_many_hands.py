@@ -16,9 +16,11 @@ from tests.stores.steps import add, end, take, worker
 JOBS = 300
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
+@pytest.mark.parametrize("jobs", [120, pytest.param(1200, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize("strategy", names())
-def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> None:
-    ids = add(store, JOBS // 2) + add(store, JOBS // 2, priority=3)
+def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str, jobs: int) -> None:
+    ids = add(store, jobs // 2) + add(store, jobs // 2, priority=3)
     done: list[int] = []
     threads = [
         threading.Thread(target=lambda n=n: done.extend(drain(store, f"w{n}", strategy))) for n in range(4)
@@ -28,7 +30,7 @@ def test_threads_share_a_queue_without_a_clash(store: Store, strategy: str) -> N
     for thread in threads:
         thread.join()
     assert sorted(done) == ids
-    assert {found.claim for found in store.find(limit=JOBS)} == {1}
+    assert {found.claim for found in store.find(limit=jobs)} == {1}
 
 
 def test_processes_share_a_queue_without_a_clash(url: str) -> None:

@@ -75,6 +75,7 @@ def _every_claim_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
         register(one)
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
 @pytest.mark.parametrize("name", [*names(), *(one.name for one in OWN)])
 @pytest.mark.parametrize("queues", [(), ("b", "a")], ids=["all", "named"])
 def test_claims_at_marks_come_in_the_order_of_the_strategy(

@@ -61,6 +61,7 @@ def claimed(store: Store, who: str, strategy: str, count: int, queues: tuple[str
     return first.claims + store.exchange(who, request=request).claims
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", [*names(), *(one.name for one in OWN)])
 def test_claims_come_in_the_order_of_the_strategy(store: Store, name: str, path: str) -> None:
@@ -94,6 +95,7 @@ def chi_square(draws: Counter[int], weights: dict[int, int]) -> float:
     return sum((draws[level] - share * weight) ** 2 / (share * weight) for level, weight in weights.items())
 
 
+@pytest.mark.no_cover  # what it runs is measured elsewhere, and here it would take twice as long
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["WEIGHTED_RANDOM", "DRAWN_NEWEST"])
 def test_levels_are_drawn_by_their_weights(store: Store, name: str, path: str) -> None:

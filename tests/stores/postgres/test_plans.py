@@ -28,6 +28,7 @@ from tests.servers.folders import locked
 from tests.servers.postgres import PostgresServer, schema_url
 from tests.stores.steps import worker
 
+pytestmark = pytest.mark.no_cover  # the statements are run by hand; what writes them is measured elsewhere
 SCHEMA = "test_plans"
 QUEUES = 5  # q0 to q4; q5 is the one that was busy
 # First and last id, in the order in which they are written.
