@@ -176,9 +176,9 @@ def old_postgres_queue(_recycled_old_postgres: RecycledQueue) -> str:
 
 
 @pytest.fixture
-def own_postgres(_unix: None) -> Iterator[PostgresServer]:
+def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """A PostgreSQL for this test alone, which may stop and restart it."""
-    with own_server(wheel_binaries()) as server:
+    with own_server(wheel_binaries(), like=postgres) as server:
         yield server
 
 

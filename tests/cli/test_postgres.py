@@ -64,9 +64,9 @@ def psql(server: PostgresServer, script: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def strict(_unix: None) -> Iterator[PostgresServer]:
+def strict(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """A server that asks everybody but its administrator for a password, and takes few connections."""
-    with own_server(wheel_binaries()) as server:
+    with own_server(wheel_binaries(), like=postgres) as server:
         (server.data / "pg_hba.conf").write_text(
             "host all rowlock 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         )

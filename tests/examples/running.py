@@ -15,8 +15,10 @@ def run_example(name: str, *words: str | Path, within: float = 220) -> subproces
     """Run it to its end; if it takes too long, what it has started ends with it."""
     command = [sys.executable, "-m", f"examples.{name}", *map(str, words)]
     pipe = subprocess.PIPE
+    # With a thread per core NumPy's processes keep each other, and the other tests, waiting: twice as long.
+    settings = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        command, cwd=ROOT, env=settings, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     ) as example:
         try:
             out, err = example.communicate(timeout=within)

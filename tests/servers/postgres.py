@@ -24,9 +24,10 @@ CHOSEN_BINARIES = os.environ.get("ROWLOCK_TEST_POSTGRES_BIN")
 class PostgresServer:
     """One server with its data in a folder; whoever knows the folder can drive it."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, like: PostgresServer | None = None) -> None:
         self.binaries = within_reach(binaries, folder)
         self.folder = folder
+        self._unused = like._unused if like else folder / "unused"
         self.data = folder / "data"
         self.log = folder / "postgres.log"
         noted = folder / "port"
@@ -68,9 +69,12 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def _initialise(self) -> None:
-        # --no-sync is about the making of the folder only; the server itself syncs as in production.
-        how = ("--username=rowlock", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-        run(self.binaries / "initdb", "--pgdata", self.data, *how, folder=self.folder)
+        # A copy of an unused folder takes 0.05 s of processor time, making one 0.5.
+        if not self._unused.exists():
+            # --no-sync is about the making of the folder only; the server itself syncs as in production.
+            how = ("--username=rowlock", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+            run(self.binaries / "initdb", "--pgdata", self._unused, *how, folder=self.folder)
+        run("cp", "-R", "-p", self._unused, self.data, folder=self.folder)
         with (self.data / "postgresql.conf").open("a") as settings:
             settings.write(
                 f"listen_addresses = '127.0.0.1'\n"
@@ -90,10 +94,10 @@ class PostgresServer:
 
 
 @contextmanager
-def own_server(binaries: Path) -> Iterator[PostgresServer]:
-    """A server for one test, which may do to it what it likes."""
+def own_server(binaries: Path, like: PostgresServer | None = None) -> Iterator[PostgresServer]:
+    """A server for one test, which may do to it what it likes; `like` is another of the same version."""
     with Folder.create() as folder:
-        server = PostgresServer(binaries, folder.path)
+        server = PostgresServer(like.binaries if like else binaries, folder.path, like)
         server.start()
         yield server
 

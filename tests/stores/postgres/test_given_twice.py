@@ -28,9 +28,9 @@ RECOVERS = "automatic recovery in progress"
 
 
 @pytest.fixture(scope="module")
-def server(_unix: None) -> Iterator[PostgresServer]:
+def server(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """One that may crash; each test has its own schema there."""
-    with own_server(wheel_binaries()) as made:
+    with own_server(wheel_binaries(), like=postgres) as made:
         yield made
 
 
