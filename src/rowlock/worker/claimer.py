@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
@@ -57,6 +57,7 @@ class Claimer:
         self._exchanger = exchanger
         self._demand = demand
         self._runs = runs
+        self._load = runs.load["thread"]
         self._pools = pools
         self.lock = threading.Lock()
         self.stopping = False  # nothing more is claimed
@@ -78,18 +79,21 @@ class Claimer:
 
         With 1 ms sleeps in four threads that takes a third of the processor time.
         """
-        load = self._runs.load["thread"]
-        if load.slow or load.quick <= self._enough:
-            return 0.0
-        return max(0.0, self._due_at - time.monotonic())
+        return max(0.0, self._due_at - time.monotonic()) if self._enough_left() else 0.0
 
-    def exchange_if_due(self) -> bool:
-        """For a runner whose run has ended; False if the loop's thread has to look after what is left."""
-        if self.due_in():
+    def _enough_left(self) -> bool:
+        load = self._load
+        return load.quick > self._enough and not load.slow
+
+    def exchange_if_due(self, alone: Callable[[], bool]) -> bool:
+        """For a runner whose run has ended; False if the loop's thread has to look after what is left.
+
+        The loop's thread sees to it that outcomes do not wait for too long.
+        """
+        if self._enough_left():
             return True
         # Beside other runners the loop's thread makes it: it can wait for the disk while they run.
-        beside_others = self._runs.in_flight and self._pools.slots.get("thread") != 1
-        if beside_others or self.stopping or self.backoff.failing:
+        if not alone() or self.stopping or self.backoff.failing:
             return False
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
@@ -108,8 +112,9 @@ class Claimer:
         try:
             with self._store.database.together():
                 wait = self._exchange()
-            self._enough = max(self._runs.load["thread"].quick // 2, self._pools.slots.get("thread", 1) - 1)
+            self._enough = max(self._load.quick // 2, self._pools.slots.get("thread", 1) - 1)
             self._due_at = time.monotonic() + HORIZON
+            wait = max(wait, self.due_in())  # while enough is left, a runner makes the next one, or rings
             return min(wait, LOOK_EVERY_SECONDS) if self._exchanger.lost_claims.expected else wait
         except WorkerGone:
             self._heartbeat.declared_dead(self._heartbeat.id)
@@ -206,8 +211,6 @@ class Claimer:
         if moment < self._look_at:
             return
         self._look_at = moment + HORIZON
-        for kind, load in self._runs.load.items():
-            if load.quick and kind in self._pools.by_kind:
-                self._pools.by_kind[kind].submit(())  # one that was quick may have become slow: others help
+        self._pools.go_on()
         if late := self._demand.late_pools():
             self._runs.take_back(self._pools.take_back(late))

@@ -119,6 +119,11 @@ class Pools:
         for kind, batch in batches.items():
             self.by_kind[kind].submit(batch)
 
+    def go_on(self) -> None:
+        """Look whether a run that was thought to be quick holds up others: then another thread goes on."""
+        if (threads := self.by_kind.get("thread")) is not None:
+            threads.submit(())
+
     def take_back(self, kinds: Iterable[str] | None = None) -> list[Run]:
         """The runs that have not begun, in all pools or in these; they will not."""
         chosen = self.by_kind.values() if kinds is None else [self.by_kind[kind] for kind in kinds]

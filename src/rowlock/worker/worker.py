@@ -42,6 +42,7 @@ from rowlock.workload import App, Workload
 log = logging.getLogger("rowlock.worker")
 
 _LAST_TRIES = 3
+_LOOK_AT_QUICK_RUNS_SECONDS = 0.01  # for one that turns out to be slow while others wait for its thread
 
 
 class Worker:
@@ -247,10 +248,13 @@ class Worker:
         return self.tally
 
     def run_once(self, until_empty: bool = False) -> float:
-        """An exchange, unless a runner makes one just now; returns how long to wait."""
+        """An exchange, unless a runner sees to that; returns how long to wait."""
         claimer = self.claimer
-        if not claimer.lock.acquire(blocking=self.claimer.stopping):
-            return SOON_SECONDS
+        seconds = 0.0 if claimer.stopping else claimer.due_in()
+        if seconds or not claimer.lock.acquire(blocking=claimer.stopping):
+            self._pools.go_on()
+            self._start_runners()
+            return min(seconds or SOON_SECONDS, _LOOK_AT_QUICK_RUNS_SECONDS)
         try:
             if claimer.failure is not None:
                 raise claimer.failure
@@ -272,7 +276,7 @@ class Worker:
         if self._unwritten and not (failing or elsewhere):
             seconds = min(seconds, self.claimer.due_in())
         if seconds > 0:
-            idle = not (self.claimer.stopping or failing or elsewhere)
+            idle = not (self.claimer.stopping or failing or elsewhere or self.claimer.due_in())
             for_jobs = idle and self._demand.may_claim()
             self.polls.wait(min(seconds, self._grace_left()), for_jobs=for_jobs)
         for run in self.runs.give_up_late_ones():
