@@ -384,7 +384,7 @@ class Rowlock(AppBase):
 
         given = {name: value for name, value in chosen.items() if value is not None}
         given.setdefault("poll_interval", self.settings.poll_interval)
-        if "concurrency" in self.settings.chosen:  # else each kind of pool has its own
+        if "concurrency" in self.settings.model_fields_set:  # else each kind of pool has its own
             given.setdefault("concurrency", self.settings.concurrency)
         return Worker(self, workload, **given)
 

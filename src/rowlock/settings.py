@@ -1,82 +1,86 @@
 """Settings from the environment, with their defaults and what they take.
 
-Arguments win over the environment; `ROWLOCK_X` wins over `X`.
+Arguments win over the environment; `ROWLOCK_X` wins over `X`. Imported when first needed, because
+pydantic-settings takes a quarter of a second to import.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rowlock.errors import ConfigurationError
 
 DEFAULT_URL = "sqlite:///rowlock.db"
 _PROFILES: dict[str, dict[str, float]] = {
-    "dev": {"poll_interval": 5.0, "lease": 60.0},
-    "prod": {"poll_interval": 30.0, "lease": 600.0},
+    "dev": {"poll_interval": 5, "lease": 60},
+    "prod": {"poll_interval": 30, "lease": 600},
 }
 _FAILED_AFTER_IN_RELAY = {"dev": 120.0, "prod": 3600.0}
-# Names that were common before rowlock, which therefore also count without its prefix.
-_COMMON_NAMES = {
-    "redis_url": "REDIS_URL",
-    "poll_interval": "POLLER_INTERVAL_SECONDS",
-    "lease": "STALE_JOB_TIMEOUT_SECONDS",
-    "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
-}
 
 
-class _Range(NamedTuple):
-    """Which numbers a setting takes: more than `above`, or from `least`, and up to `most`."""
-
-    kind: type[int] | type[float] = float
-    above: float = -math.inf
-    least: float = -math.inf
-    most: float = math.inf
+def _env(*names: str) -> AliasChoices:
+    """`ROWLOCK_X` before `X`, for every name."""
+    return AliasChoices(*[choice for name in names for choice in (f"ROWLOCK_{name}", name)])
 
 
-_NUMBERS = {
-    "poll_interval": _Range(above=0, most=3600),
-    "lease": _Range(above=0, most=86400),
-    "failed_after": _Range(least=0),
-    "concurrency": _Range(int, least=1, most=100_000),
-    "max_payload_bytes": _Range(int, least=1024),
-    "busy_timeout": _Range(above=0, most=600),
-    "keep_completed_days": _Range(least=0),
-    "keep_failed_days": _Range(least=0),
-}
-
-
-@dataclass(frozen=True)
-class Settings:
+class Settings(BaseSettings):
     """All that can be set from outside; see docs/settings.md for the table."""
 
-    database_url: str = field(default=DEFAULT_URL, repr=False)
-    redis_url: str = field(default="redis://localhost:6379", repr=False)
+    model_config = SettingsConfigDict(
+        env_prefix="ROWLOCK_",
+        env_ignore_empty=True,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+    )
+
+    database_url: str = Field(default=DEFAULT_URL, repr=False)
+    redis_url: str = Field(default="redis://localhost:6379", validation_alias=_env("REDIS_URL"), repr=False)
     profile: Literal["dev", "prod"] | None = None
-    poll_interval: float = 1.0
-    lease: float = 60.0
-    failed_after: float = 0.0
-    concurrency: int = 4
-    max_payload_bytes: int = 1024 * 1024
-    busy_timeout: float = 5.0
-    keep_completed_days: float = 7.0
-    keep_failed_days: float = 30.0
-    # Names of the settings that an argument or a variable has set.
-    chosen: frozenset[str] = field(default=frozenset(), repr=False)
+    poll_interval: float = Field(
+        default=1.0, gt=0, le=3600, allow_inf_nan=False, validation_alias=_env("POLLER_INTERVAL_SECONDS")
+    )
+    lease: float = Field(
+        default=60.0, gt=0, le=86400, allow_inf_nan=False, validation_alias=_env("STALE_JOB_TIMEOUT_SECONDS")
+    )
+    failed_after: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, validation_alias=_env("FAILED_JOB_TIMEOUT_SECONDS")
+    )
+    concurrency: int = Field(default=4, ge=1, le=100_000)
+    max_payload_bytes: int = Field(default=1024 * 1024, ge=1024)
+    busy_timeout: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
+    keep_completed_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
+    keep_failed_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
 
     @property
     def failed_after_in_relay(self) -> float:
         """The same in a relay, where the profile is the default: elsewhere jobs that only wait would fail."""
-        if "failed_after" in self.chosen:
+        if "failed_after" in self.model_fields_set:
             return self.failed_after
         return _FAILED_AFTER_IN_RELAY.get(self.profile or "", 0.0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _profile_is_a_set_of_defaults(cls, values: Any) -> Any:
+        chosen = next((values[key] for key in ("profile", "ROWLOCK_PROFILE") if key in values), None)
+        given = {str(key).lower().removeprefix("rowlock_") for key in values}
+        for name, value in _PROFILES.get(str(chosen), {}).items():
+            if not given & {name, _ENVIRONMENT_NAMES[name].lower()}:
+                values[name] = value
+        return values
 
-_NAMES = [one.name for one in fields(Settings) if one.name != "chosen"]
+
+_ENVIRONMENT_NAMES = {
+    "poll_interval": "POLLER_INTERVAL_SECONDS",
+    "lease": "STALE_JOB_TIMEOUT_SECONDS",
+    "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
+}
 
 
 def without_password(url: str) -> str:
@@ -87,77 +91,35 @@ def without_password(url: str) -> str:
 
 def load(**arguments: Any) -> Settings:
     """Read the settings; arguments that are None count as not given. A bad value is refused by its name."""
-    environment = _environment()
-    values: dict[str, Any] = {}
-    wrong: list[str] = []
-    for name in _NAMES:
-        given_as, value = name, arguments.get(name)
-        if value is None and (variable := _variable(name, environment)):
-            given_as, value = variable, environment[variable]
-        if value is None:
-            continue
-        try:
-            values[name] = _checked(name, value)
-        except ValueError as error:
-            wrong.append(f"{given_as}={value!r}: {error}")
-    if wrong:
-        raise ConfigurationError("; ".join(wrong))
-    defaults = _PROFILES.get(values.get("profile", ""), {})
-    return Settings(**{**defaults, **values}, chosen=frozenset(values))
+    try:
+        return Settings(**{name: value for name, value in arguments.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(_sentence(one, arguments) for one in error.errors())) from None
 
 
 def sources(settings: Settings, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Where each setting comes from: an argument, a variable, the profile or the default."""
-    environment = _environment()
     found: dict[str, str] = {}
-    for name in _NAMES:
+    for name in Settings.model_fields:
+        variables = [f"ROWLOCK_{spelling}" for spelling in (_ENVIRONMENT_NAMES.get(name, name.upper()),)]
+        if name in _ENVIRONMENT_NAMES or name == "redis_url":
+            variables.append(variables[0].removeprefix("ROWLOCK_"))
+        set_as = next((one for one in variables if os.environ.get(one)), None)
         by_profile = settings.profile and name in (*_PROFILES[settings.profile], "failed_after")
         if arguments.get(name) is not None:
             found[name] = "argument"
-        elif variable := _variable(name, environment):
-            found[name] = variable
+        elif set_as is not None:
+            found[name] = set_as
         else:
             found[name] = f"profile {settings.profile}" if by_profile else "default"
     return found
 
 
-def _environment() -> dict[str, str]:
-    """The variables in capitals; one that is empty counts as not set."""
-    return {name.upper(): value for name, value in os.environ.items() if value}
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str | None:
-    """The variable that sets this, if any does."""
-    common = [f"ROWLOCK_{_COMMON_NAMES[name]}", _COMMON_NAMES[name]] if name in _COMMON_NAMES else []
-    return next((one for one in (*common, f"ROWLOCK_{name.upper()}") if one in environment), None)
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value as its setting has it; ValueError says what is wrong with it."""
-    if name in _NUMBERS:
-        return _number(value, _NUMBERS[name])
-    if name == "profile":
-        if value not in _PROFILES:
-            raise ValueError("input should be 'dev' or 'prod'")
-    elif not isinstance(value, str):
-        raise ValueError("input should be a valid string")
-    return value
-
-
-def _number(value: Any, range_: _Range) -> float:
-    kind = "integer" if range_.kind is int else "number"
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"input should be a valid {kind}") from None
-    if kind == "integer" and not number.is_integer():
-        raise ValueError("input should be a valid integer")
-    if not math.isfinite(number):
-        raise ValueError("input should be a finite number")
-    if number <= range_.above:
-        raise ValueError(f"input should be greater than {range_.above}")
-    if number < range_.least:
-        raise ValueError(f"input should be greater than or equal to {range_.least}")
-    if number > range_.most:
-        raise ValueError(f"input should be less than or equal to {range_.most}")
-    return range_.kind(number)
+def _sentence(error: Any, arguments: dict[str, Any]) -> str:
+    location = str(error["loc"][0]).lower() if error["loc"] else "settings"
+    short = location.removeprefix("rowlock_")
+    field = next((name for name, env in _ENVIRONMENT_NAMES.items() if env.lower() == short), short)
+    spellings = [f"ROWLOCK_{short}".upper(), short.upper()]
+    set_as = next((name for name in spellings if name in os.environ), spellings[0])
+    name = field if arguments.get(field) is not None else set_as
+    return f"{name}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -129,7 +129,7 @@ def doctor(database: Database = None, json: Json = False) -> None:
 
 def _is_relayed(app: Rowlock) -> bool:
     """Whether somebody has named a Redis, or a relay is at work."""
-    named = "redis_url" in app.settings.chosen
+    named = "redis_url" in app.settings.model_fields_set
     return named or any("relay" in worker.info for worker in app.store.workers() if worker.alive)
 
 

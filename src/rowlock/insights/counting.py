@@ -13,7 +13,7 @@ from rowlock.stores.sql.store import Store
 
 if sys.version_info >= (3, 12):
     from typing import TypedDict
-else:  # pydantic, and so FastAPI, refuses the older `typing.TypedDict`
+else:  # pydantic, and so FastAPI, refuses the older `typing.TypedDict`; it comes with this one itself
     from typing_extensions import TypedDict
 
 
