@@ -69,7 +69,6 @@ _TYPES = {
         "claim",
         "companion",
         "concurrency",
-        "every",
         "failures",
         "max_attempts",
         "paused",
