@@ -20,7 +20,7 @@ _UNKNOWN_FIRST, LONGEST_UNKNOWN = 5.0, 300.0  # seconds that a job waits whose t
 
 
 class Event(str, Enum):
-    """What happened to a claim."""
+    """What happened to a claim. If that is an error, the event's word is what users find as `error_kind`."""
 
     RETURNED = "returned"
     CANCELLED = "cancelled"  # the run stopped because it was asked to
@@ -29,40 +29,27 @@ class Event(str, Enum):
     INTERNAL = "internal"
     EXPIRED = "expired"
     OVERDUE = "overdue"
-    KNOWN_ELSEWHERE = "known elsewhere"  # this worker does not know the task, a living one does
-    UNKNOWN_TASK = "unknown task"  # no living worker knows it
+    KNOWN_ELSEWHERE = "known_elsewhere"  # this worker does not know the task, a living one does
+    UNKNOWN_TASK = "unknown_task"  # no living worker knows it
     REFUSED = "refused"  # the database refuses to write what it came to
     UNWRITABLE = "unwritable"  # its failure was refused, too, and now its worker has ended
-    RETRY_LATER = "retry later"
+    RETRY_LATER = "retry_later"
     FAIL = "fail"
-    RAISED = "raised"
+    RAISED = "exception"
     TIMEOUT = "timeout"
-    CHILD_DIED = "child died"  # a process of a pool
-    STOPPED = "stopped"  # its worker ended in good order
+    CHILD_DIED = "child_died"  # a process of a pool
+    STOPPED = "worker_stopped"  # its worker ended in good order
     RELEASED = "released"  # its holder gave it back
-    WORKER_DIED = "worker died"
+    WORKER_DIED = "worker_died"
 
     __str__ = str.__str__
 
 
-_KINDS: dict[Event, str] = {
-    Event.ARGUMENTS: "arguments",
-    Event.RESULT: "result",
-    Event.INTERNAL: "internal",
-    Event.EXPIRED: "expired",
-    Event.OVERDUE: "overdue",
-    Event.UNKNOWN_TASK: "unknown_task",
-    Event.REFUSED: "refused",
-    Event.UNWRITABLE: "refused",
-    Event.RETRY_LATER: "retry_later",
-    Event.FAIL: "fail",
-    Event.RAISED: "exception",
-    Event.TIMEOUT: "timeout",
-    Event.CHILD_DIED: "worker_died",
-    Event.WORKER_DIED: "worker_died",
-}
-_ERRORS = (Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED, Event.UNWRITABLE)
+COMPLETED, RETRY, FAILED, CANCELLED, RELEASED = Ending
 DEATHS = (Event.CHILD_DIED, Event.WORKER_DIED)
+_DIED = (Event.WORKER_DIED,)
+_NO_ERRORS = (Event.RETURNED, Event.KNOWN_ELSEWHERE, Event.STOPPED, Event.RELEASED)
+_SAME_TO_USERS = {Event.UNWRITABLE: Event.REFUSED, Event.CHILD_DIED: Event.WORKER_DIED}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,35 +86,31 @@ class _Case(NamedTuple):
     def budget(self) -> int:
         return budget(self.facts.max_attempts, self.retry)
 
-    def uses_up(self, charge: int) -> bool:
-        """Whether this charge leaves nothing of the budget."""
-        return self.facts.failures + charge >= self.budget
-
 
 class Rule(NamedTuple):
-    """A line of the table; `what` and `then` are for people."""
+    """A line of the table: it fits these events (none named: all), when the rest of the case is so."""
 
-    what: str
-    then: str
+    what: str  # for people
     ending: Ending
-    charge: int
-    fits: Callable[[_Case], bool]
+    events: tuple[Event, ...] = ()
+    when: Callable[[_Case], bool] = lambda case: True
+    charge: int = 0  # what would come back has failed if this uses up its budget
     delay: Callable[[_Case], float | None] = lambda case: None
-    isolate: Callable[[_Case], int] = lambda case: 0
+    isolates: bool = False
+    then: str = ""  # for people, where the ending does not say it
+
+    @property
+    def needs_budget(self) -> bool:
+        """Whether it charges for something that then comes back, if there is an attempt left."""
+        return self.charge > 0 and self.ending is not FAILED
 
 
-def _on(*events: Event) -> Callable[[_Case], bool]:
-    return lambda case: case.event in events
-
-
-def _died(fits: Callable[[_Case], bool]) -> Callable[[_Case], bool]:
-    return lambda case: case.event is Event.WORKER_DIED and fits(case)
-
-
-def _would_go_back(case: _Case) -> bool:
-    """Whether it would come back if nobody had asked to cancel it."""
-    asked = msgspec.structs.replace(case.facts, cancel_requested=False)
-    return _rule(case._replace(facts=asked)).ending in (Ending.RETRY, Ending.RELEASED)
+def _is_cancelled(case: _Case) -> bool:
+    if not case.facts.cancel_requested:
+        return case.event is Event.CANCELLED
+    unasked = msgspec.structs.replace(case.facts, cancel_requested=False)
+    would_be = decide(case.event, unasked, case.retry).ending
+    return case.event in DEATHS or would_be in (RETRY, RELEASED, CANCELLED)
 
 
 def _isolation(case: _Case) -> int:
@@ -142,172 +125,116 @@ def _unknown_delay(case: _Case) -> float:
 RULES = (
     Rule(
         "the claim was lost: its worker was declared dead meanwhile",
-        "nothing of this run is kept",
-        Ending.RELEASED,
-        0,
-        lambda case: case.facts.lost,
+        RELEASED,
+        when=lambda case: case.facts.lost,
+        then="nothing of this run is kept",
     ),
-    Rule("the task returned", "`completed`", Ending.COMPLETED, 0, _on(Event.RETURNED)),
+    Rule("the task returned", COMPLETED, (Event.RETURNED,)),
     Rule(
         "a cancel was asked for, and the run stopped, its worker or process died, or it would go back",
-        "`cancelled`",
-        Ending.CANCELLED,
-        0,
-        lambda case: (
-            case.event is Event.CANCELLED
-            or (case.facts.cancel_requested and (case.event in DEATHS or _would_go_back(case)))
-        ),
+        CANCELLED,
+        when=_is_cancelled,
     ),
     Rule(
         "the worker died, and the job had been handed over but had not begun",
-        "back in its queue, at its old position",
-        Ending.RELEASED,
-        0,
-        lambda case: case.event is Event.WORKER_DIED and not case.facts.began,
+        RELEASED,
+        _DIED,
+        lambda case: not case.facts.began,
     ),
-    Rule(
-        "the arguments do not fit the function any more", "`failed`", Ending.FAILED, 0, _on(Event.ARGUMENTS)
-    ),
-    Rule("JSON cannot hold the result, or it is too large", "`failed`", Ending.FAILED, 0, _on(Event.RESULT)),
-    Rule("the run could not be ended as it should", "`failed`", Ending.FAILED, 0, _on(Event.INTERNAL)),
-    Rule("not started before it expired", "`failed`", Ending.FAILED, 0, _on(Event.EXPIRED)),
+    Rule("the arguments do not fit the function any more", FAILED, (Event.ARGUMENTS,)),
+    Rule("JSON cannot hold the result, or it is too large", FAILED, (Event.RESULT,)),
+    Rule("the run could not be ended as it should", FAILED, (Event.INTERNAL,)),
+    Rule("not started before it expired", FAILED, (Event.EXPIRED,)),
     Rule(
         "no living worker has it `failed_after` seconds after it was first due, if that is set; "
         "see [Settings](settings.md)",
-        "`failed`",
-        Ending.FAILED,
-        0,
-        _on(Event.OVERDUE),
+        FAILED,
+        (Event.OVERDUE,),
     ),
-    Rule(
-        "the worker does not know the task, another living worker does",
-        "back in its queue, at its old position",
-        Ending.RELEASED,
-        0,
-        _on(Event.KNOWN_ELSEWHERE),
-    ),
+    Rule("the worker does not know the task, another living worker does", RELEASED, (Event.KNOWN_ELSEWHERE,)),
     Rule(
         "no living worker knows the task",
-        "`scheduled`, offered again in 5 s, then 10 s, up to 5 minutes, "
-        "or as soon as a worker starts that knows it",
-        Ending.RELEASED,
-        0,
-        _on(Event.UNKNOWN_TASK),
+        RELEASED,
+        (Event.UNKNOWN_TASK,),
         delay=_unknown_delay,
+        then="`scheduled`, offered again in 5 s, then 10 s, up to 5 minutes, "
+        "or as soon as a worker starts that knows it",
     ),
     Rule(
         "the database refused the outcome: a constraint, a trigger",
-        "`failed`; see [Operating](operating.md#when-the-database-refuses-an-outcome)",
-        Ending.FAILED,
-        1,
-        _on(Event.REFUSED),
+        FAILED,
+        (Event.REFUSED,),
+        charge=1,
+        then="`failed`; see [Operating](operating.md#when-the-database-refuses-an-outcome)",
     ),
     Rule(
         "`RetryLater`",
-        "`scheduled`, after its seconds",
-        Ending.RETRY,
-        0,
-        _on(Event.RETRY_LATER),
+        RETRY,
+        (Event.RETRY_LATER,),
         delay=lambda case: case.facts.wait,
+        then="`scheduled`, after its seconds",
     ),
+    Rule("`Fail`", FAILED, (Event.FAIL,), charge=1),
     Rule(
-        "`Fail`, or an exception in `never`",
-        "`failed`",
-        Ending.FAILED,
-        1,
-        lambda case: (
-            case.event is Event.FAIL or (case.event in (Event.RAISED, Event.TIMEOUT) and case.facts.never)
-        ),
-    ),
-    Rule(
-        "an error (the lines below), and no attempt is left",
-        "`failed`",
-        Ending.FAILED,
-        1,
-        lambda case: case.event in _ERRORS and case.uses_up(1),
+        "an exception in `never`",
+        FAILED,
+        (Event.RAISED, Event.TIMEOUT),
+        lambda case: case.facts.never,
+        charge=1,
     ),
     Rule(
         "the task raised, the run took longer than its `timeout`, or its process died",
-        "`scheduled`, tried again after the wait that the policy says",
-        Ending.RETRY,
-        1,
-        _on(Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED),
+        RETRY,
+        (Event.RAISED, Event.TIMEOUT, Event.CHILD_DIED),
+        charge=1,
         delay=lambda case: case.retry.delay(case.facts.failures + 1),
+        then="`scheduled`, tried again after the wait that the policy says",
     ),
     Rule(
         "the database refused the failure, too, and then its worker ended",
-        "tried again at once",
-        Ending.RETRY,
-        1,
-        _on(Event.UNWRITABLE),
+        RETRY,
+        (Event.UNWRITABLE,),
+        charge=1,
         delay=lambda case: 0.0,
+        then="tried again at once",
     ),
     Rule(
         "the worker was stopped while the job ran, and the job may run only once",
-        "`failed`",
-        Ending.FAILED,
-        0,
-        lambda case: case.event is Event.STOPPED and case.facts.began and case.budget == 1,
+        FAILED,
+        (Event.STOPPED,),
+        lambda case: case.facts.began and case.budget == 1,
     ),
     Rule(
         "the worker was stopped, or gave the job back",
-        "back in its queue, at its old position",
-        Ending.RELEASED,
-        0,
-        _on(Event.STOPPED, Event.RELEASED),
+        RELEASED,
+        (Event.STOPPED, Event.RELEASED),
         delay=lambda case: case.facts.wait,
     ),
     Rule(
         "the worker died while the job ran, and the job may run only once",
-        "`failed`",
-        Ending.FAILED,
-        1,
-        _died(lambda case: case.budget == 1),
+        FAILED,
+        _DIED,
+        lambda case: case.budget == 1,
+        charge=1,
     ),
     Rule(
-        "the worker died, the first time",
-        "back in its queue, at its old position; it runs alone next time",
-        Ending.RELEASED,
-        0,
-        _died(lambda case: case.facts.deaths == 0),
-        isolate=_isolation,
-    ),
-    Rule(
-        "the worker died, the second time, and no attempt is left",
-        "`failed`",
-        Ending.FAILED,
-        2,
-        _died(lambda case: case.facts.deaths == 1 and case.uses_up(2)),
+        "the worker died, the first time", RELEASED, _DIED, lambda case: case.facts.deaths == 0, isolates=True
     ),
     Rule(
         "the worker died, the second time: for both deaths",
-        "back in its queue, at its old position; it runs alone next time",
-        Ending.RELEASED,
-        2,
-        _died(lambda case: case.facts.deaths == 1),
-        isolate=_isolation,
+        RELEASED,
+        _DIED,
+        lambda case: case.facts.deaths == 1,
+        charge=2,
+        isolates=True,
     ),
-    Rule(
-        "the worker died again, and no attempt is left",
-        "`failed`",
-        Ending.FAILED,
-        1,
-        _died(lambda case: case.uses_up(1)),
-    ),
-    Rule(
-        "the worker died again",
-        "back in its queue, at its old position; it runs alone next time",
-        Ending.RELEASED,
-        1,
-        _on(Event.WORKER_DIED),
-        isolate=_isolation,
-    ),
+    Rule("the worker died again", RELEASED, _DIED, charge=1, isolates=True),
 )
 
 
 def _rule(case: _Case) -> Rule:
     for rule in RULES:
-        if rule.fits(case):
+        if (not rule.events or case.event in rule.events) and rule.when(case):
             return rule
     raise LookupError(f"endings.RULES has no rule for {case.event!r}")
 
@@ -316,13 +243,21 @@ def decide(event: Event, facts: Facts, retry: Retry) -> Verdict:
     """What becomes of a claim to which this happened."""
     case = _Case(event, facts, retry)
     rule = _rule(case)
-    kind = None if facts.lost else _KINDS.get(event)
-    if rule.ending is Ending.CANCELLED:
-        kind = "cancelled" if event is Event.CHILD_DIED else kind or "cancelled"  # to be killed is to stop
-    elif event is Event.STOPPED and rule.ending is Ending.FAILED:
-        kind = "worker_stopped"
-    charge = min(rule.charge, max(1, case.budget - facts.failures))  # never "3 of 2 attempts"
-    return Verdict(rule.ending, charge, rule.delay(case), rule.isolate(case), kind)
+    left = case.budget - facts.failures
+    charge = min(rule.charge, max(1, left))  # never "3 of 2 attempts"
+    if rule.needs_budget and rule.charge >= left:
+        return Verdict(FAILED, charge, kind=_kind(event, FAILED))
+    isolate = _isolation(case) if rule.isolates else 0
+    kind = None if facts.lost else _kind(event, rule.ending)
+    return Verdict(rule.ending, charge, rule.delay(case), isolate, kind)
+
+
+def _kind(event: Event, ending: Ending) -> str | None:
+    if ending is CANCELLED and event in (*_NO_ERRORS, Event.CHILD_DIED):  # to be killed is to stop
+        return "cancelled"
+    if event in _NO_ERRORS and ending is not FAILED:
+        return None
+    return _SAME_TO_USERS.get(event, event).value
 
 
 def budget(max_attempts: int | None, retry: Retry) -> int:
@@ -333,5 +268,12 @@ def budget(max_attempts: int | None, retry: Retry) -> int:
 def table() -> str:
     """The rules for people, as Markdown."""
     costs = {0: "nothing", 1: "one attempt", 2: "two attempts"}
-    lines = [f"| {rule.what} | {costs[rule.charge]} | {rule.then} |" for rule in RULES]
+    lines = [f"| {rule.what} | {costs[rule.charge]} | {_then(rule)} |" for rule in RULES]
     return "\n".join(["| What happened | Costs | Then |", "|---|---|---|", *lines])
+
+
+def _then(rule: Rule) -> str:
+    back = "back in its queue, at its old position" if rule.ending is RELEASED else f"`{rule.ending}`"
+    alone = "; it runs alone next time" if rule.isolates else ""
+    failed = "; `failed` if no attempt is left" if rule.needs_budget else ""
+    return (rule.then or back) + alone + failed
