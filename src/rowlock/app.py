@@ -15,8 +15,8 @@ from rowlock.app_base import AppBase, TaskMaker
 from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer
 from rowlock.errors import ConfigurationError, JobNotFound, UnknownTask
-from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, State, id_of
-from rowlock.options import CONSUMERS, EnqueueOptions, Options, Seconds, check_name, check_strategy_applies
+from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, NewJob, State, id_of
+from rowlock.options import CONSUMERS, EnqueueOptions, Seconds, check_name, check_strategy_applies
 from rowlock.retry import Retry
 from rowlock.task import Task
 from rowlock.waiting import Waiting, result_of
@@ -230,7 +230,7 @@ class Rowlock(AppBase):
             elsewhere = {task for worker in self.store.workers() for task in worker.tasks} - {EVERY_TASK}
             if name not in elsewhere:
                 raise UnknownTask(self.registry.no_such_task(name, elsewhere))
-        return Enqueuer(self, name, None, None, Options())
+        return Enqueuer(self, None, NewJob(task=name, max_attempts=None))
 
     # -- asking ----------------------------------------------------------------------------------
 

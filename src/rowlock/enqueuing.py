@@ -5,11 +5,10 @@ Which connection jobs are written on is the app's to say; what a task is, `task.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -18,7 +17,7 @@ from rowlock.asynchronous import in_thread
 from rowlock.binding import Binding
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Inserted, Job, NewJob, utc
-from rowlock.options import UNIQUE, EnqueueOptions, Options, options
+from rowlock.options import EnqueueOptions, with_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,6 +39,21 @@ class AsyncConnection(Protocol):
         ...
 
 
+class StoreOnConnection(NamedTuple):
+    """A store on a connection of the user's, as far as producers need it."""
+
+    store: Store
+    user: UserConnection
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write jobs in the user's transaction."""
+        return self.store.insert_on(self.user, jobs)
+
+    def get(self, job: int) -> Job | None:
+        """Read one job, as that transaction sees it."""
+        return self.store.get_on(self.user, job)
+
+
 class Destination:
     """Where a producer's jobs are written and read back: the store's own connections, or a user's."""
 
@@ -59,35 +73,17 @@ class Destination:
         """True if it has to be awaited."""
         return self._user is not None and self._user.asynchronous
 
-    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """Write jobs, all or none."""
-        return self._call(lambda user: self._insert(user, jobs))
+    def call(self, work: Callable[[Store | StoreOnConnection], T]) -> T:
+        """Write jobs here."""
+        if self._user is None:
+            return work(self.store)
+        return self._user.call(lambda user: work(StoreOnConnection(self.store, user)))
 
-    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+    async def acall(self, work: Callable[[Store | StoreOnConnection], T]) -> T:
         """The same from a coroutine."""
-        return await self._acall(lambda user: self._insert(user, jobs))
-
-    def get(self, job: int) -> Job | None:
-        """Read one job, as the user's transaction sees it."""
-        return self._call(lambda user: self._get(user, job))
-
-    async def aget(self, job: int) -> Job | None:
-        """The same from a coroutine."""
-        return await self._acall(lambda user: self._get(user, job))
-
-    def _insert(self, user: UserConnection | None, jobs: Sequence[NewJob]) -> list[Inserted]:
-        return self.store.insert(jobs) if user is None else self.store.insert_on(user, jobs)
-
-    def _get(self, user: UserConnection | None, job: int) -> Job | None:
-        return self.store.get(job) if user is None else self.store.get_on(user, job)
-
-    def _call(self, work: Callable[[UserConnection | None], T]) -> T:
-        return work(None) if self._user is None else self._user.call(work)
-
-    async def _acall(self, work: Callable[[UserConnection | None], T]) -> T:
         if self._user is not None and self._in_thread is None:
-            return await self._user.acall(work)
-        answer: T = await (self._in_thread or in_thread)(partial(self._call, work))
+            return await self._user.acall(lambda user: work(StoreOnConnection(self.store, user)))
+        answer: T = await (self._in_thread or in_thread)(partial(self.call, work))
         return answer
 
 
@@ -120,14 +116,13 @@ class Enqueuer(Generic[P]):
     """A task together with the options under which it is enqueued."""
 
     def __init__(
-        self, app: App, name: str, binding: Binding | None, max_attempts: int | None, chosen: Options
+        self, app: App, binding: Binding | None, options: NewJob, connection: object | None = None
     ) -> None:
-        self.name = name
-        self.options = chosen
+        self.name = options.task
+        self.options = options  # each new job is a copy of this one with its own arguments
         self._app = app
-        self._binding = binding
-        self._max_attempts = max_attempts
-        self._connection: object | None = None
+        self._binding = binding  # None: this producer does not have the code
+        self._connection = connection
 
     @overload
     def using(self, connection: AsyncConnection) -> AsyncEnqueuer[P]: ...  # type: ignore[overload-overlap]
@@ -137,8 +132,7 @@ class Enqueuer(Generic[P]):
         """The same task, enqueued on a connection of yours: the job commits or rolls back with your rows."""
         if connection is None:  # a session that was never made: the job would be committed by itself
             raise ConfigurationError("using(None): pass the connection or session whose transaction it joins")
-        other = self._copy(self.options)
-        other._connection = connection
+        other: Enqueuer[P] = Enqueuer(self._app, self._binding, self.options, connection)
         return AsyncEnqueuer(other) if self._app.destination(connection).asynchronous else other
 
     def configure(self, **chosen: Unpack[EnqueueOptions]) -> Enqueuer[P]:
@@ -147,93 +141,73 @@ class Enqueuer(Generic[P]):
         Options: `queue`, `priority`, `delay` or `run_at`, `expires`, `unique_key`, `unique`, `meta`.
         """
         given = {name: value for name, value in chosen.items() if value is not None}
-        return self._copy(options(self.options, given))
-
-    def _copy(self, chosen: Options) -> Enqueuer[P]:
-        other: Enqueuer[P] = Enqueuer(self._app, self.name, self._binding, self._max_attempts, chosen)
-        other._connection = self._connection
-        return other
+        return Enqueuer(self._app, self._binding, with_options(self.options, given), self._connection)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Write one job, durably; with a unique key it may return the job that holds the key already."""
-        return self._enqueue(self._new_job(self._bind(args, kwargs)))
+        new = self._new_job(self._bind(args, kwargs))
+        return self._destination.call(lambda store: _write_one(store, new))
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for async callers."""
+        new = self._new_job(self._bind(args, kwargs))
+        return await self._destination.acall(lambda store: _write_one(store, new))
 
     def enqueue_named(self, args: Mapping[str, Any]) -> Job:
         """The same, with the arguments as a mapping of names to values."""
-        bound = self._binding.bind_named(args) if self._binding else _plain_mapping(self.name, args)
-        return self._enqueue(self._new_job(bound))
+        new = self._new_job(self._bind_named(args))
+        return self._destination.call(lambda store: _write_one(store, new))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """Write one job per call (a mapping of names, or a sequence of positional arguments); returns ids.
 
         Every call is checked before the first is written. Long lists are written a few thousand at a time.
         """
-        chunks, ids = self._chunks(calls), list[int]()
-        destination = self._app.destination(self._connection)
-        for chunk in chunks:
-            with _told_how_many(ids):
-                ids += [one.id for one in destination.insert(chunk)]
-        return ids
-
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """`enqueue` for async callers."""
-        new = self._new_job(self._bind(args, kwargs))
-        destination = self._app.destination(self._connection)
-        (inserted,) = await destination.ainsert([new])
-        return _as_job(new, inserted, None if inserted.is_new else await destination.aget(inserted.id))
+        jobs = self._new_jobs(calls)
+        return self._destination.call(lambda store: _write_many(store, jobs))
 
     async def aenqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`enqueue_many` for async callers."""
-        chunks, ids = self._chunks(calls), list[int]()
-        destination = self._app.destination(self._connection)
-        for chunk in chunks:
-            with _told_how_many(ids):
-                ids += [one.id for one in await destination.ainsert(chunk)]
-        return ids
+        jobs = self._new_jobs(calls)
+        return await self._destination.acall(lambda store: _write_many(store, jobs))
 
-    def _chunks(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[list[NewJob]]:
+    @property
+    def _destination(self) -> Destination:
+        return self._app.destination(self._connection)
+
+    def _new_jobs(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[NewJob]:
         jobs = []
         for number, call in enumerate(calls):
             try:
-                jobs.append(self._new_job(self._bound(call)))
+                jobs.append(self._new_job(self._bind_call(call)))
             except TypeError as error:  # InvalidPayload is one, too
                 error.args = (f"{error} (call {number} of the list; nothing was enqueued)",)
                 raise
-        return [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
+        return jobs
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return self._binding.bind(args, kwargs) if self._binding else dict(kwargs)
 
-    def _bound(self, call: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    def _bind_named(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        if self._binding:
+            return self._binding.bind_named(args)
+        if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
+            raise TypeError(f"{self.name}: arguments must be a mapping of names to values, not {args!r}")
+        return dict(args)
+
+    def _bind_call(self, call: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         if isinstance(call, Mapping):
-            return self._binding.bind_named(call) if self._binding else _plain_mapping(self.name, call)
-        if self._binding is None or isinstance(call, (str, bytes)) or not isinstance(call, Sequence):
+            return self._bind_named(call)
+        if isinstance(call, (str, bytes)) or not isinstance(call, Sequence):
             raise TypeError(f"{self.name}: each call must be a mapping of names to values, not {call!r}")
-        return self._binding.bind(tuple(call), {})
+        return self._bind(tuple(call), {})
 
     def _new_job(self, bound: dict[str, Any]) -> NewJob:
         args = codec.encode(bound, f"{self.name}: arguments", self._app.settings.max_payload_bytes)
         if self._binding:
             self._binding.check(args)
-        chosen = self.options
-        return NewJob(
-            task=self.name,
-            queue=chosen.queue,
-            args=args,
-            priority=chosen.priority,
-            max_attempts=self._max_attempts,
-            delay=chosen.delay,
-            run_at=chosen.run_at,
-            expires=chosen.expires,
-            unique_key=chosen.unique_key,
-            unique_until=None if chosen.unique_key is None else UNIQUE[chosen.unique],
-            meta=chosen.meta,
-        )
-
-    def _enqueue(self, new: NewJob) -> Job:
-        destination = self._app.destination(self._connection)
-        (inserted,) = destination.insert([new])
-        return _as_job(new, inserted, None if inserted.is_new else destination.get(inserted.id))
+        until = None if self.options.unique_key is None else self.options.unique_until or "finished"
+        return msgspec.structs.replace(self.options, args=args, unique_until=until)
 
 
 class AsyncEnqueuer(Generic[P]):
@@ -258,26 +232,10 @@ class AsyncEnqueuer(Generic[P]):
     aenqueue_many = enqueue_many
 
 
-@contextmanager
-def _told_how_many(ids: list[int]) -> Iterator[None]:
-    """An error after the first few thousand says that those were written."""
-    try:
-        yield
-    except StoreError as error:
-        if ids:
-            error.args = (f"{error} (the first {len(ids)} jobs were enqueued before that)",)
-        raise
-
-
-def _plain_mapping(task: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
-        raise TypeError(f"{task}: arguments must be a mapping of names to values, not {args!r}")
-    return dict(args)
-
-
-def _as_job(new: NewJob, inserted: Inserted, holder: Job | None) -> Job:
-    """The new job as a record, or the one that holds its unique key."""
-    if holder is not None:
+def _write_one(store: Store | StoreOnConnection, new: NewJob) -> Job:
+    """Write a job, and return it as a record, or the one that holds its unique key."""
+    (inserted,) = store.insert([new])
+    if not inserted.is_new and (holder := store.get(inserted.id)) is not None:
         return msgspec.structs.replace(holder, is_new=False)
     state, due, deadline = new.placed(inserted.now)
     created_at = utc(inserted.now)
@@ -298,3 +256,16 @@ def _as_job(new: NewJob, inserted: Inserted, holder: Job | None) -> Job:
         meta=codec.decode(new.meta) if new.meta else {},
         is_new=inserted.is_new,
     )
+
+
+def _write_many(store: Store | StoreOnConnection, jobs: Sequence[NewJob]) -> list[int]:
+    """Write all of them, a few thousand at a time, and return their ids."""
+    ids: list[int] = []
+    for start in range(0, len(jobs), _CHUNK):
+        try:
+            ids += [one.id for one in store.insert(jobs[start : start + _CHUNK])]
+        except StoreError as error:
+            if ids:
+                error.args = (f"{error} (the first {len(ids)} jobs were enqueued before that)",)
+            raise
+    return ids

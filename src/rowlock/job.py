@@ -125,8 +125,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a producer hands to the store: arguments are JSON already."""
 
     task: str
-    queue: str
-    args: str
+    queue: str = "default"
+    args: str = "{}"
     priority: int = 0
     max_attempts: int | None = 3
     delay: float | None = None

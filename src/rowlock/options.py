@@ -14,30 +14,18 @@ import msgspec
 
 from rowlock import codec
 from rowlock.errors import ConfigurationError
+from rowlock.job import NewJob
 from rowlock.retry import LONGEST
 
 LOWEST, HIGHEST = -100, 100
 CONSUMERS = "consumer:"  # how the names of queues begin that are consumers
-UNIQUE = {"unfinished": "finished", "queued": "claimed"}
+_UNIQUE_UNTIL = {"unfinished": "finished", "queued": "claimed"}
 _MAX_META = 65_536
 Seconds = float | int | timedelta
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job is enqueued; checked when it is made."""
-
-    queue: str = "default"
-    priority: int = 0
-    delay: float | None = None
-    run_at: float | None = None
-    expires: float | None = None
-    unique_key: str | None = None
-    unique: str = "unfinished"
-    meta: str | None = None
-
-
 class EnqueueOptions(TypedDict, total=False):
-    """The same as users write them; None leaves an option as it is."""
+    """How a job is enqueued, as users write it; None leaves an option as it is."""
 
     queue: str | None
     priority: int | None
@@ -49,8 +37,8 @@ class EnqueueOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
 
 
-def options(base: Options, given: Mapping[str, Any], known: Collection[str] = ()) -> Options:
-    """The base options with those given put over them; a bad value raises, naming the option.
+def with_options(job: NewJob, given: Mapping[str, Any], known: Collection[str] = ()) -> NewJob:
+    """The job under the options given, too; a bad value raises, naming the option.
 
     An unknown one raises, too, naming those that there are: `known`, or all of `EnqueueOptions`.
     """
@@ -67,9 +55,9 @@ def options(base: Options, given: Mapping[str, Any], known: Collection[str] = ()
         changes["run_at"] = None  # what was configured last counts
     elif changes.get("run_at") is not None:
         changes["delay"] = None
-    if "meta" in changes and changes["meta"] is not None:
-        changes["meta"] = codec.encode(changes["meta"], "meta", _MAX_META)
-    return msgspec.structs.replace(base, **changes)
+    if "unique" in changes:
+        changes["unique_until"] = changes.pop("unique")
+    return msgspec.structs.replace(job, **changes)
 
 
 def check_keywords(call: str, given: Mapping[str, Any], options: Any) -> None:
@@ -133,15 +121,15 @@ def _check_key(what: str, value: Any) -> str | None:
 
 
 def _check_unique(what: str, value: Any) -> str:
-    if value not in UNIQUE:
-        raise ConfigurationError(f"{what}={value!r}: must be one of {', '.join(UNIQUE)}")
-    return str(value)
+    if value not in _UNIQUE_UNTIL:
+        raise ConfigurationError(f"{what}={value!r}: must be one of {', '.join(_UNIQUE_UNTIL)}")
+    return _UNIQUE_UNTIL[value]
 
 
-def _check_meta(what: str, value: Any) -> dict[str, Any] | None:
+def _check_meta(what: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, Mapping):
         raise ConfigurationError(f"{what}={value!r}: must be a dict of JSON values")
-    return None if value is None else dict(value)
+    return None if value is None else codec.encode(dict(value), what, _MAX_META)
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {

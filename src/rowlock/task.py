@@ -13,7 +13,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from rowlock.binding import Binding
 from rowlock.enqueuing import App, Enqueuer
 from rowlock.errors import ConfigurationError
-from rowlock.options import Options, Seconds, check_name, check_seconds, options
+from rowlock.job import NewJob
+from rowlock.options import Seconds, check_name, check_seconds, with_options
 from rowlock.retry import Retry, policy
 
 P = ParamSpec("P")
@@ -49,8 +50,8 @@ class Task(Enqueuer[P], Generic[P, R]):
         self.function = function
         self.binding = binding
         self.residents = binding.residents
-        enqueued = options(Options(), given, _OPTIONS)
-        super().__init__(app, chosen, binding, self.retry.max_attempts, enqueued)
+        plain = NewJob(task=chosen, max_attempts=self.retry.max_attempts)
+        super().__init__(app, binding, with_options(plain, given, _OPTIONS))
         update_wrapper(self, function)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
