@@ -78,7 +78,7 @@ def test_whatever_takes_a_jobs_id_takes_the_job(app: Rowlock) -> None:
 
 # What registers or makes something, and what the rooms below ask of their app; every other method is a verb.
 NO_VERBS = {
-    *("task", "around", "consumer", "ingest", "janitor", "find_task", "load_tasks"),
+    *("task", "around", "consumer", "ingest", "janitor", "load_tasks"),
     *("worker", "poller", "consuming", "consumer_source", "workload", "connection"),
     "watch",  # for both kinds of callers
     *("destination", "local_context", "local_residents"),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from rowlock.enqueuing import Destination, joined
 from rowlock.errors import ConfigurationError, UnknownTask
 from rowlock.registry import Registry
-from rowlock.task import Task
+from rowlock.task import Runnable, Task
 
 if TYPE_CHECKING:
     from rowlock.consumers.consumer import Consumer
@@ -37,7 +37,7 @@ class AppBase:
     """The settings and the store of an app, made when first asked for, and what was declared on it."""
 
     def __init__(self, include: Sequence[str], arguments: Mapping[str, Any]) -> None:
-        self.registry = Registry(include)
+        self.registry: Registry[Task[..., Any]] = Registry(include)
         self._consumers: dict[str, Consumer] = {}
         self._ingests: dict[str, Ingest] = {}
         self._janitors: dict[str, Janitor] = {}
@@ -55,10 +55,6 @@ class AppBase:
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The registered tasks by name, without aliases."""
         return self.registry.tasks
-
-    def find_task(self, name: str) -> Task[..., Any] | None:
-        """The task of that name or alias, or None."""
-        return self.registry.find(name)
 
     def load_tasks(self) -> None:
         """Import the modules of `include`, so that their tasks are registered."""
@@ -87,9 +83,9 @@ class AppBase:
         if consumer is None:
             return Workload(self.store, self.registry, queues)
         source = self.consumer_source(consumer)
-        itself = Registry(())
-        itself.add(cast("Task[..., Any]", source.consumer))  # to a worker it looks like a task
-        return Workload(self.store.over(source), itself, source.consumer.queues, consumer)
+        registry = Registry[Runnable]()
+        registry.add(source.consumer)
+        return Workload(self.store.over(source), registry, source.consumer.queues, consumer)
 
     @property
     def janitors(self) -> Mapping[str, Janitor]:

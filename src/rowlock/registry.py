@@ -8,31 +8,33 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rowlock.errors import ConfigurationError
-from rowlock.task import Task
+from rowlock.task import Runnable
+
+Some = TypeVar("Some", bound=Runnable)
 
 
-class Registry:
-    """Names and aliases to tasks; false while it is empty."""
+class Registry(Generic[Some]):
+    """Names and aliases to tasks; false while it is empty. A consumer's worker has one with that consumer."""
 
-    def __init__(self, include: Sequence[str]) -> None:
+    def __init__(self, include: Sequence[str] = ()) -> None:
         if isinstance(include, str):
             raise ConfigurationError(f"include={include!r}: must be a list of module names")
         self._include = tuple(include)
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self._by_name: dict[str, Task[..., Any]] = {}
+        self._tasks: dict[str, Some] = {}
+        self._by_name: dict[str, Some] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
 
     @property
-    def tasks(self) -> Mapping[str, Task[..., Any]]:
+    def tasks(self) -> Mapping[str, Some]:
         """The tasks by name, without aliases."""
         return dict(self._tasks)
 
-    def add(self, task: Task[..., Any]) -> Task[..., Any]:
+    def add(self, task: Some) -> Some:
         """Register a task under its name and aliases; two different ones of a name are refused."""
         names = (task.name, *task.aliases)
         for name in names:
@@ -46,11 +48,11 @@ class Registry:
         self._by_name.update(dict.fromkeys(names, task))
         return task
 
-    def find(self, name: str) -> Task[..., Any] | None:
+    def find(self, name: str) -> Some | None:
         """The task of that name or alias, or None."""
         return self._by_name.get(name)
 
-    def find_or_load(self, name: str) -> Task[..., Any] | None:
+    def find_or_load(self, name: str) -> Some | None:
         """The same, after importing the included modules if need be."""
         if name not in self._by_name:
             self.load()
@@ -75,11 +77,11 @@ class Registry:
         return f"there is no task {name!r}; {hint}"
 
 
-def _same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
+def _same_function(one: Runnable, other: Runnable) -> bool:
     """True if both come from the same place in the code: a module that was imported again."""
     mine, theirs = (inspect.unwrap(task.function).__code__ for task in (one, other))
     return (mine.co_filename, mine.co_firstlineno) == (theirs.co_filename, theirs.co_firstlineno)
 
 
-def _place(task: Task[..., Any]) -> str:
+def _place(task: Runnable) -> str:
     return f"{task.function.__module__}.{task.function.__qualname__}"

@@ -6,7 +6,7 @@ Only the two shapes; an app makes its workloads in `app_base.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rowlock.registry import Registry
 from rowlock.stores.base import Retention
@@ -21,7 +21,7 @@ class Workload(NamedTuple):
     """The jobs of an app, or the rows of one of its consumers, and the functions that run them."""
 
     store: Store  # over that source
-    registry: Registry
+    registry: Registry[Any]  # of tasks, or of the consumer
     queues: Sequence[str] = ()  # of the jobs, none named: all; of rows, the names to pause and to wake by
     consumer: str | None = None  # whose rows these are
     needs_maintenance: bool = True  # by this worker, and not by a relay

@@ -177,6 +177,6 @@ def test_a_child_process_awaits_them_with_the_task(on_sqlite: Bench) -> None:
         return "done"
 
     context = local_context("work")
-    outcome = Executor([hook], 1000, Residents()).execute(on_sqlite.app.find_task("work"), context)
+    outcome = Executor([hook], 1000, Residents()).execute(on_sqlite.app.tasks["work"], context)
     assert (outcome.ending, outcome.result) == ("completed", '"done"')
     assert loops == [loops[0], loops[0], "completed"]

@@ -1,13 +1,12 @@
 """A consumer: a named function over the rows of a user's own table, and how its rows are chosen.
 
-Plain data with checks; it knows no database. To a worker it looks like a task whose argument is a row.
+Plain data with checks; it knows no database.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -19,9 +18,9 @@ from rowlock.consumers.names import Order
 from rowlock.consumers.row import from_text
 from rowlock.errors import ConfigurationError
 from rowlock.options import CONSUMERS, Seconds, check_keywords
-from rowlock.retry import Retry, policy
+from rowlock.retry import Retry
 from rowlock.stores.sql.store import Store
-from rowlock.task import check_pool, check_timeout
+from rowlock.task import Runnable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,10 +70,10 @@ class ConsumerOptions(_Table, total=False):
     pool: str | None
 
 
-class Consumer:
+class Consumer(Runnable):
     """A registered reader of a table; calling it runs its function here, with a row of the caller's."""
 
-    aliases: tuple[str, ...] = ()
+    kind = "consumer"
 
     def __init__(self, function: Callable[..., Any], name: str, **given: Unpack[ConsumerOptions]) -> None:
         check_keywords("app.consumer", given, ConsumerOptions)
@@ -90,22 +89,12 @@ class Consumer:
         self.when = when = given.get("when")
         if when is not None and (not callable(when) or inspect.iscoroutinefunction(when)):
             raise ConfigurationError(f"when={when!r}: must be a plain function that returns true or false")
-        self.retry = policy(given.get("retry"))
-        self.timeout = check_timeout(given.get("timeout"))
-        self.is_async = inspect.iscoroutinefunction(function)
-        self.pool = check_pool(self.title, given.get("pool"), self.is_async)
         self.batch = _batch(given.get("batch"))
-        self.binding = RowBinding(function, self.name, many=self.batch is not None)
-        self.residents = self.binding.residents
-        self.plain = self.function = function
+        binding = RowBinding(function, self.name, many=self.batch is not None)
+        super().__init__(function, binding, given.get("retry"), given.get("timeout"), given.get("pool"))
+        self.plain = function
         if self.batch is not None:
             self.function = answering_each(function, self.retry, is_async=self.is_async)
-        update_wrapper(self, function)
-
-    @property
-    def title(self) -> str:
-        """What it is called in errors."""
-        return f"consumer {self.name!r}"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A plain call of the function, as for tests: nothing is claimed or marked."""

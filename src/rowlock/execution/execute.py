@@ -24,7 +24,7 @@ from rowlock.execution.hooks import Hook, enter, is_async, leave
 from rowlock.execution.residents import Residents
 from rowlock.job import Ending, Outcome, Report
 from rowlock.retry import DEFAULT
-from rowlock.task import Task
+from rowlock.task import Runnable
 
 log = logging.getLogger("rowlock.run")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Executor:
         self._max_result_bytes = max_result_bytes
         self.residents = residents
 
-    def execute(self, task: Task[..., Any] | None, context: JobContext) -> Outcome:
+    def execute(self, task: Runnable | None, context: JobContext) -> Outcome:
         """Run the claim of this context and say what it came to; never raises."""
         locks = self.residents.locks(task) if task is not None and task.residents else ()
         for lock in locks:
@@ -64,7 +64,7 @@ class Executor:
                 lock.release()
         return finished(context, outcome)
 
-    async def execute_async(self, task: Task[..., Any] | None, context: JobContext) -> Outcome:
+    async def execute_async(self, task: Runnable | None, context: JobContext) -> Outcome:
         """The same on an event loop; cancelling it ends the run as cancelled, late or lost."""
         if task is None:  # nothing is awaited
             return self.execute(None, context)
@@ -88,7 +88,7 @@ class Executor:
         return finished(context, outcome)
 
     async def _run_hooked(
-        self, task: Task[..., Any], context: JobContext, hooks: Sequence[Hook], *, on_loop: bool
+        self, task: Runnable, context: JobContext, hooks: Sequence[Hook], *, on_loop: bool
     ) -> Outcome:
         entered, error = await enter(context, hooks)
         if error is not None:
@@ -101,7 +101,7 @@ class Executor:
 
     # -- the call itself -------------------------------------------------------------------------
 
-    def _run(self, task: Task[..., Any], context: JobContext, on_loop: bool = False) -> Any:
+    def _run(self, task: Runnable, context: JobContext, on_loop: bool = False) -> Any:
         """The outcome; on an event loop, of an async function, what has to be awaited for it."""
         try:
             args, kwargs = task.binding.arguments(context.job.args_json)
@@ -128,7 +128,7 @@ class Executor:
         except BaseException as error:
             return _not_committed(error, outcome, report, task, context)
 
-    async def _awaited(self, result: Any, task: Task[..., Any], context: JobContext) -> Outcome:
+    async def _awaited(self, result: Any, task: Runnable, context: JobContext) -> Outcome:
         """Its transaction is settled here, while the event loop still runs: it may need that."""
         try:
             outcome = self._returned(await result, task, context)
@@ -144,7 +144,7 @@ class Executor:
         except BaseException as error:
             return _not_committed(error, outcome, report, task, context)
 
-    def _returned(self, result: Any, task: Task[..., Any], context: JobContext) -> Outcome:
+    def _returned(self, result: Any, task: Runnable, context: JobContext) -> Outcome:
         try:
             text = codec.encode(result, f"the result of {task.name}", self._max_result_bytes)
         except Exception as error:  # whatever a model raises when it is asked for its JSON
@@ -173,7 +173,7 @@ async def _acquired(lock: threading.Lock) -> None:
 # -- what it came to -----------------------------------------------------------------------------
 
 
-def _after_error(error: BaseException, task: Task[..., Any], context: JobContext) -> Outcome:
+def _after_error(error: BaseException, task: Runnable, context: JobContext) -> Outcome:
     if isinstance(error, asyncio.CancelledError):
         # If this worker did not cancel the coroutine, the task itself did.
         asked = CancelRequested(claim_outcomes.CANCELLED) if context.cancelled else context.why_over()
@@ -183,7 +183,7 @@ def _after_error(error: BaseException, task: Task[..., Any], context: JobContext
     )
 
 
-def _internal(error: BaseException, task: Task[..., Any] | None, context: JobContext) -> Outcome:
+def _internal(error: BaseException, task: Runnable | None, context: JobContext) -> Outcome:
     """A run without an outcome would stay running for ever."""
     log.error("%s: its run could not be ended properly", context.job.title, exc_info=error)
     retry = task.retry if task is not None else DEFAULT
@@ -196,7 +196,7 @@ def _last_report(context: JobContext, outcome: Outcome) -> Report | None:
 
 
 def _not_committed(
-    error: BaseException, outcome: Outcome, report: Report | None, task: Task[..., Any], context: JobContext
+    error: BaseException, outcome: Outcome, report: Report | None, task: Runnable, context: JobContext
 ) -> Outcome:
     """What the fence or the database refuses at the end of a transaction becomes the run's outcome."""
     if isinstance(error, ClaimLost):

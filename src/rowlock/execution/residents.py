@@ -14,7 +14,7 @@ from typing import Any
 
 from rowlock.errors import ConfigurationError
 from rowlock.resident import Resident
-from rowlock.task import Task
+from rowlock.task import Runnable
 
 log = logging.getLogger("rowlock.residents")
 
@@ -56,7 +56,7 @@ class Residents:
         self._loaded: dict[_Load, _Loaded] = {}
         self.elsewhere: dict[str, float] = {}  # what took how long to load in child processes
 
-    def load(self, tasks: Iterable[Task[..., Any]]) -> None:
+    def load(self, tasks: Iterable[Runnable]) -> None:
         """Load what these tasks ask for and is not there yet; raises `ResidentFailed`."""
         for task in tasks:
             for name, resident in task.residents.items():
@@ -78,11 +78,11 @@ class Residents:
         here = {one.name: round(one.seconds, 3) for one in self._loaded.values()}
         return self.elsewhere | here
 
-    def values(self, task: Task[..., Any]) -> dict[str, Any]:
+    def values(self, task: Runnable) -> dict[str, Any]:
         """The objects that a task asks for, by parameter."""
         return {name: self._loaded[resident.key].value for name, resident in task.residents.items()}
 
-    def locks(self, task: Task[..., Any]) -> list[threading.Lock]:
+    def locks(self, task: Runnable) -> list[threading.Lock]:
         """What a run of this task has to hold, always in the same order."""
         exclusive = {resident.key for resident in task.residents.values() if not resident.shared}
         return [loaded.lock for key, loaded in self._loaded.items() if key in exclusive]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim, Outcome
 from rowlock.retry import DEFAULT, Retry
-from rowlock.task import Task
+from rowlock.task import Runnable
 
 
 class Run:
@@ -24,7 +24,7 @@ class Run:
     def __init__(
         self,
         claim: Claim,
-        task: Task[..., Any] | None,
+        task: Runnable | None,
         context: JobContext,
         cost: float = math.inf,
         pool_name: str = "",

@@ -9,13 +9,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
 from rowlock.execution.context import JobContext
 from rowlock.job import Claim
 from rowlock.pools.base import Run
-from rowlock.task import Task
+from rowlock.task import Runnable
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
@@ -188,7 +187,7 @@ class Claimer:
         runs.leave(claims[fit:])
 
     def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
-        known: dict[str, tuple[Task[..., Any] | None, str, float]] = {}  # most claims are of few tasks
+        known: dict[str, tuple[Runnable | None, str, float]] = {}  # most claims are of few tasks
         store, reporting, made = self._store, self._runs.reporting, []
         for claim in claims:
             if claim.task not in known:

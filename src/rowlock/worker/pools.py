@@ -13,7 +13,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.execution.execute import Executor
 from rowlock.pools.base import Pool, Run
 from rowlock.pools.thread import ThreadPool
-from rowlock.task import POOLS, Task
+from rowlock.task import POOLS, Runnable
 from rowlock.worker.runs import Runs
 from rowlock.workload import App, Workload
 
@@ -50,12 +50,12 @@ class Pools:
 
     # -- which are needed --------------------------------------------------------------------------
 
-    def kind_of(self, task: Task[..., Any] | None) -> str:
+    def kind_of(self, task: Runnable | None) -> str:
         """The kind of pool that this task runs in; one that nobody here knows can go back from any."""
         kind = self._pool if task is None else self._needed_by(task)
         return kind if kind in self.by_kind or not self.by_kind else next(iter(self.by_kind))
 
-    def _needed_by(self, task: Task[..., Any]) -> str:
+    def _needed_by(self, task: Runnable) -> str:
         """The kind of pool that a task asks for, or one that fits."""
         if task.pool is not None:
             return task.pool
@@ -63,8 +63,8 @@ class Pools:
             return "process" if self._pool == "process" else "async"
         return "thread" if self._pool == "async" else self._pool
 
-    def _tasks_by_kind(self) -> dict[str, list[Task[..., Any]]]:
-        kinds: dict[str, list[Task[..., Any]]] = {}
+    def _tasks_by_kind(self) -> dict[str, list[Runnable]]:
+        kinds: dict[str, list[Runnable]] = {}
         for task in self._workload.registry.tasks.values():
             kinds.setdefault(self._needed_by(task), []).append(task)
         return kinds or {self._pool: []}
@@ -81,7 +81,7 @@ class Pools:
         self.slots = {kind: self._slots_in(kind, tasks) for kind, tasks in sorted(kinds.items())}
         self.by_kind = {kind: self._made(kind, kinds[kind]) for kind in self.slots}
 
-    def _made(self, kind: str, tasks: Sequence[Task[..., Any]]) -> Pool:
+    def _made(self, kind: str, tasks: Sequence[Runnable]) -> Pool:
         """A pool of that kind; imported when it is first needed."""
         size, runs = self.slots[kind], self._runs
         if kind == "process":
@@ -103,7 +103,7 @@ class Pools:
         for pool in self.by_kind.values():
             pool.start()
 
-    def _slots_in(self, kind: str, tasks: Sequence[Task[..., Any]]) -> int:
+    def _slots_in(self, kind: str, tasks: Sequence[Runnable]) -> int:
         size = self._concurrency or _CONCURRENCY[kind]
         asked = [{one.key for one in task.residents.values() if not one.shared} for task in tasks]
         # One object that all of them need, one after the other: claiming more would only keep it from others.

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rowlock.endings import budget
 from rowlock.job import Claim, Outcome
 from rowlock.retry import DEFAULT
-from rowlock.task import Task
+from rowlock.task import Runnable
 
 HORIZON = 0.03  # seconds of work that may wait here for a slot
 MAX_PREFETCHED = 500  # per pool; more gain nothing, and an exchange holds the write lock for longer
@@ -20,7 +19,7 @@ LONGEST_WAIT_SECONDS = 10 * HORIZON  # after which a job that has not begun is l
 _MEMORY = 0.2  # how much the latest run says about the next
 
 
-def may_wait(claim: Claim, task: Task[..., Any] | None) -> bool:
+def may_wait(claim: Claim, task: Runnable | None) -> bool:
     """Whether this claim may wait here for a free slot, if its task is quick; else it takes one at once.
 
     Not one that was claimed before: it may have killed its worker, and must take nobody along. Not one that
