@@ -15,7 +15,7 @@ from benchmarks.measure import percentile
 from benchmarks.report import Line, Setting
 from benchmarks.server import a_server
 from rowlock.job import ClaimRequest, NewJob
-from rowlock.marks import Marks
+from rowlock.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.strategies import get_strategy, names
 

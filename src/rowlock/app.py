@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from rowlock.app_base import AppBase, TaskMaker
+from rowlock.app_base import AppBase
 from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer
 from rowlock.errors import ConfigurationError, JobNotFound, UnknownTask
@@ -19,7 +19,6 @@ from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, NewJob
 from rowlock.options import CONSUMERS, EnqueueOptions, Seconds, check_name, check_strategy_applies
 from rowlock.retry import Retry
 from rowlock.task import Task
-from rowlock.waiting import Waiting, result_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,6 +39,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class TaskMaker(Protocol):
+    """What `@app.task(...)` with options returns: it takes the function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class Rowlock(AppBase):
@@ -108,8 +116,11 @@ class Rowlock(AppBase):
 
     def task(self, *function: Callable[..., Any], **given: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue="gpu", retry=Retry(...))`."""
-        maker = TaskMaker(self, given)
-        return maker(*function) if function else maker
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            return self.registry.add(Task(self, function, **given))
+
+        return register(*function) if function else register
 
     def around(self, hook: Hook) -> Hook:
         """Register a generator around every run: it yields once and is sent the run's `Outcome`.
@@ -261,6 +272,8 @@ class Rowlock(AppBase):
 
     def result(self, job: int | Job, timeout: float | None = None) -> Any:
         """Wait for the job to end and return its result; raises JobFailed, JobCancelled or TimeoutError."""
+        from rowlock.watching import Waiting, result_of
+
         waiting = Waiting(timeout)
         while not (found := self.job(job)).state.final:
             time.sleep(waiting.pause(found))
@@ -269,6 +282,8 @@ class Rowlock(AppBase):
     async def aresult(self, job: int | Job, timeout: float | None = None) -> Any:
         """`result` for async callers; waits without holding a thread."""
         import asyncio
+
+        from rowlock.watching import Waiting, result_of
 
         waiting = Waiting(timeout)
         while not (found := await self.ajob(job)).state.final:  # noqa: ASYNC110 - another process ends it

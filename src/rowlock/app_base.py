@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rowlock.enqueuing import Destination, joined
 from rowlock.errors import ConfigurationError, UnknownTask
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from rowlock.stores.sql.store import Store
     from rowlock.workload import Workload
 
-P = ParamSpec("P")
-R = TypeVar("R")
 _DAY = 86_400.0
 
 
@@ -185,19 +183,3 @@ class AppBase:
             self._residents = Residents()
         self._residents.load([task])
         return self._residents.values(task)
-
-
-class TaskMaker:
-    """What `@app.task(...)` with options returns: it takes the function."""
-
-    def __init__(self, app: AppBase, given: dict[str, Any]) -> None:
-        self._app = app
-        self._given = given
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app.registry.add(Task(self._app, function, **self._given))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol,
 import msgspec
 
 from rowlock import codec
+from rowlock.arguments import Binding
 from rowlock.asynchronous import in_thread
-from rowlock.binding import Binding
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Inserted, Job, NewJob, utc
 from rowlock.options import EnqueueOptions, with_options

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rowlock.errors import JobNotFound
-from rowlock.marks import Marks
 from rowlock.monitoring import Minute
 from rowlock.record import Record
+from rowlock.scan_marks import Marks
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler

@@ -1,14 +1,20 @@
-"""Lets an outage be logged once, however many parts of a process notice it.
+"""While something cannot be used: how long to wait between tries, and who says so, once for all that notice.
 
-Each part finds out, waits and tries again for itself.
+Each part of a process finds out, waits and tries again for itself.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 
 LATE_SECONDS = 5.0  # in which a part may still notice, by a connection that broke, what is over for others
+
+
+def backoff(tries: int, first: float, most: float) -> float:
+    """Seconds until the next try, after so many that failed: it doubles, and spreads those who try."""
+    return min(most, first * 2.0 ** min(tries, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - hides nothing
 
 
 class Outage:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from rowlock.binding import Binding
+from rowlock.arguments import Binding
 from rowlock.enqueuing import App, Enqueuer
 from rowlock.errors import ConfigurationError
 from rowlock.job import NewJob

@@ -1,6 +1,7 @@
-"""`app.watch`: one thread looks at all watched jobs of an app and tells those who watch what has changed.
+"""How callers learn what becomes of a job: `app.result` waits for its end, `app.watch` tells of each change.
 
-The thread starts with the first who watches and ends with the last. It reads only.
+Who waits for a result looks for itself; for all who watch, one thread looks, from the first to the last of
+them. Both only read.
 """
 
 from __future__ import annotations
@@ -14,19 +15,18 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 from weakref import WeakSet
 
-from rowlock.errors import TRANSIENT, JobNotFound, RowlockError, StoreError
-from rowlock.job import Job
-from rowlock.waiting import backoff
-
-if TYPE_CHECKING:
-    from rowlock.stores.base import Bell, Wake
-    from rowlock.stores.sql.store import Store
+from rowlock.errors import TRANSIENT, JobCancelled, JobFailed, JobNotFound, RowlockError, StoreError
+from rowlock.job import Job, State
+from rowlock.outage import backoff
+from rowlock.stores.base import Bell, Wake
+from rowlock.stores.sql.store import Store
 
 log = logging.getLogger("rowlock.watch")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between looks of who waits for a result
 
 # Seconds between looks where no commit is noticed. A look at a few jobs takes PostgreSQL 0.3 ms.
 _LOOK_EVERY = 0.1
@@ -35,6 +35,34 @@ _SHORTEST_PAUSE = 0.02  # a busy queue commits hundreds of times a second
 _PAUSE_PER_LOOK = 4.0  # a look that takes 50 ms (DuckDB, by turns) is made five times a second at most
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 4.0
 _CHECK_EVERY = 1.0  # a blocking wait wakes up so often, so that Ctrl-C ends it on Windows, too
+
+
+class Waiting:
+    """One wait for a result; the pauses between its looks grow."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._pause = _FIRST_PAUSE
+
+    def pause(self, job: Job) -> float:
+        """Seconds until the next look at a job that has not ended; raises TimeoutError at the deadline."""
+        pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_PAUSE)
+        if self._deadline is None:
+            return pause
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"job {job.id} ({job.task}) is still {job.state} after {self._timeout:g} s")
+        return min(pause, left)
+
+
+def result_of(job: Job) -> Any:
+    """The result of a job that has ended; raises JobFailed or JobCancelled."""
+    if job.state is State.FAILED:
+        raise JobFailed(job)
+    if job.state is State.CANCELLED:
+        raise JobCancelled(job)
+    return job.result
 
 
 class Watch(Iterator[Job], AsyncIterator[Job]):
@@ -54,12 +82,6 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
         self._ended = False
 
     # -- for those who watch ---------------------------------------------------------------------
-
-    def __iter__(self) -> Watch:
-        return self
-
-    def __aiter__(self) -> Watch:
-        return self
 
     def __next__(self) -> Job:
         job = self.wait()
@@ -108,17 +130,13 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Watch:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -203,13 +221,13 @@ class Watcher:
     # -- in the thread ---------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        wake = self._store.wake(lambda: "", self.ring) if self._store.database.sees_every_commit else None
+        notices = self._store.database.sees_every_commit
+        wake = self._store.wake(lambda: "", self.ring) if notices else Wake()
         failures = 0
         while self._anybody():
             began = time.monotonic()
             try:
-                if wake is not None:
-                    wake.before_claim(idle=True)
+                wake.before_claim(idle=True)
                 self.run_once()
                 failures = 0
             except TRANSIENT as error:
@@ -223,13 +241,12 @@ class Watcher:
             if not len(self._watches):
                 continue
             if failures:
-                self._pause(None, backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
+                self._pause(Wake(), backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
             else:
                 took = time.monotonic() - began
                 time.sleep(max(_SHORTEST_PAUSE, took * _PAUSE_PER_LOOK))
-                self._pause(wake, _LOOK_EVERY if wake is None else _LOOK_AT_LEAST_EVERY)
-        if wake is not None:
-            wake.close()
+                self._pause(wake, _LOOK_AT_LEAST_EVERY if notices else _LOOK_EVERY)
+        wake.close()
 
     def _anybody(self) -> bool:
         """Whether somebody still watches; if not, the next one to come starts a thread of its own."""
@@ -269,12 +286,9 @@ class Watcher:
         for watch in failed:
             watch.deliver(error)
 
-    def _pause(self, wake: Wake | None, seconds: float) -> None:
-        if wake is not None:
-            wake.wait(self._bell, seconds, lively=True)
-        else:
-            with suppress(queue.Empty):
-                self._bell.get(timeout=seconds * random.uniform(0.75, 1.0))  # noqa: S311 - spreads the processes
+    def _pause(self, wake: Wake, seconds: float) -> None:
+        spread = random.uniform(0.75, 1.0)  # noqa: S311 - parts the looks of several processes
+        wake.wait(self._bell, seconds * spread, lively=True)
         while not self._bell.empty():
             self._bell.get()
 

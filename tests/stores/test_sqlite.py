@@ -26,7 +26,7 @@ from rowlock.errors import (
     StoreUnusable,
 )
 from rowlock.job import Ending
-from rowlock.marks import Marks
+from rowlock.scan_marks import Marks
 from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Key, Strategy, Weight

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rowlock import Poller, Rowlock, State, endings, marks
+from rowlock import Poller, Rowlock, State, endings, scan_marks
 from rowlock.worker import unknown_tasks
 from tests.eventually import eventually
 
@@ -73,7 +73,7 @@ def test_a_worker_finds_what_comes_back_before_many_jobs_that_it_does_not_know(
     app: Rowlock, other: Rowlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At first another has it; by the time it comes back, the worker's scans begin behind its place."""
-    monkeypatch.setattr(marks, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.0)
     poller = Poller(app)  # it counts as knowing every task
     mine = other.enqueue("else")
     held = poller.claim()

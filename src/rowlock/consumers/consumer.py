@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from rowlock.binding import Binding
+from rowlock.arguments import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
 from rowlock.consumers.forms import Failed, Flag, Status

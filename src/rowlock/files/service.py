@@ -24,7 +24,7 @@ from rowlock.files.records import FileServiceRecord, FileTrouble
 from rowlock.files.tables import App, FileTable, own_files, path_columns
 from rowlock.job import utc
 from rowlock.options import check_name, check_seconds
-from rowlock.waiting import backoff
+from rowlock.outage import backoff
 from rowlock.worker.signals import told_by_signals
 
 log = logging.getLogger("rowlock.files")

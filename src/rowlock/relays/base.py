@@ -17,14 +17,13 @@ from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import Claim, ClaimRequest
 from rowlock.liveness import Lease, Liveness
 from rowlock.maintenance import Maintenance
-from rowlock.marks import Marks
-from rowlock.outage import Outage
+from rowlock.outage import Outage, backoff
 from rowlock.relays.handed_over import HandedOver
 from rowlock.relays.messages import TargetError
 from rowlock.relays.target import Target
 from rowlock.relays.workload import target_queues
+from rowlock.scan_marks import Marks
 from rowlock.stores.base import Bell, Wake, rung
-from rowlock.waiting import backoff
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
 from rowlock.worker.signals import told_by_signals

@@ -25,13 +25,12 @@ from rq.worker_registration import register
 
 from rowlock.errors import RowlockError
 from rowlock.job import ClaimKey
-from rowlock.outage import Outage
+from rowlock.outage import Outage, backoff
 from rowlock.relays.messages import JOBS, BadMessage, Message, received
 from rowlock.relays.receiving import Inbox, ReceivingStore
 from rowlock.relays.redis_connection import ERRORS, SOCKET_TIMEOUT_SECONDS, check, explained
 from rowlock.relays.rq_target import FUNCTION, check_version, forget, intermediate, names_for, texts
 from rowlock.relays.workload import app_from_environment, target_queues, workload_for
-from rowlock.waiting import backoff
 from rowlock.worker.options import STOP_GRACE
 from rowlock.worker.signals import EXIT_CODES, leave_with, told_by_signals
 from rowlock.worker.wait_for_database import when_usable

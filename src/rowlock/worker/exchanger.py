@@ -14,7 +14,7 @@ import msgspec
 from rowlock.claim_outcomes import given_back
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import ClaimKey, ClaimRequest, ExchangeResult, Outcome
-from rowlock.marks import Marks
+from rowlock.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.worker.counts import Counts
 from rowlock.worker.heartbeat import Heartbeat

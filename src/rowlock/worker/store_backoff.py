@@ -6,8 +6,7 @@ import logging
 import time
 
 from rowlock.errors import StoreBusy, StoreError, StoreUnreachable
-from rowlock.outage import Outage
-from rowlock.waiting import backoff
+from rowlock.outage import Outage, backoff
 
 log = logging.getLogger("rowlock.worker")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from rowlock.claim_outcomes import put_off
 from rowlock.job import Claim, Outcome
@@ -20,7 +21,7 @@ _MOST_LEFT_OUT = 500  # names of tasks that are left out of a claim
 class UnknownTasks:
     """Those that one worker has met."""
 
-    def __init__(self, registry: Registry, who: str = "this worker") -> None:
+    def __init__(self, registry: Registry[Any], who: str = "this worker") -> None:
         self._registry = registry
         self._who = who
         self._names: set[str] = set()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rowlock.errors import TRANSIENT
-from rowlock.waiting import backoff
+from rowlock.outage import backoff
 from rowlock.worker.signals import told_by_signals
 from rowlock.worker.store_backoff import FIRST_SECONDS, MOST_SECONDS
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rowlock import Strategy, get_strategy, marks, register, strategies
+from rowlock import Strategy, get_strategy, register, scan_marks, strategies
 from rowlock.job import Claim, ClaimRequest, Ending
-from rowlock.marks import Marks
+from rowlock.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
 from tests.stores.steps import add, end, new, worker
@@ -69,7 +69,7 @@ def has_marks(store: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def _every_claim_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(strategies, "_STRATEGIES", dict(strategies._STRATEGIES))
     for one in OWN:
         register(one)
@@ -181,7 +181,7 @@ def test_a_queue_with_an_order_of_its_own_has_marks_from_its_own_side(store: Sto
 
 
 def test_while_claims_are_quick_there_are_no_marks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "SLOW_SECONDS", 0.005)
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
     claims = Claims(store)  # by whose clock nothing takes any time
     claim = passed_one(store, claims)
     end(store, claim, Ending.RELEASED)
@@ -192,7 +192,7 @@ def test_after_a_quick_sweep_a_slow_claim_changes_nothing_for_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A large batch is slow without any jobs to skip, and needs no sweep before each claim."""
-    monkeypatch.setattr(marks, "SLOW_SECONDS", 0.005)
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
     clock = Clock()
     held = Marks(clock)
 

@@ -14,11 +14,11 @@ import psycopg
 from psycopg import sql
 
 from rowlock.errors import StoreError
+from rowlock.outage import backoff
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.notify import Sleepers
-from rowlock.waiting import backoff
 
 log = logging.getLogger("rowlock.wake")
 

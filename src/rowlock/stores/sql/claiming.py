@@ -17,8 +17,8 @@ from rowlock.codec import json_text
 from rowlock.endings import Event
 from rowlock.errors import ConfigurationError, WorkerGone
 from rowlock.job import Claim, ClaimRequest, Outcome
-from rowlock.marks import Marks
 from rowlock.retry import DEFAULT
+from rowlock.scan_marks import Marks
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import finish
 from rowlock.stores.sql.session import Session

@@ -1,4 +1,4 @@
-"""How calls become JSON arguments and back: binding to a signature, checking and converting types.
+"""The arguments of a task: how a call becomes JSON and back, bound to a signature, checked and converted.
 
 Knows functions and JSON; nothing of stores, queues or retries.
 """
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import Parameter
+from itertools import takewhile
 from typing import Any, get_type_hints
 
 import msgspec
@@ -38,13 +39,12 @@ class Binding:
         if self.takes_context:
             parameters = parameters[1:]
         self.residents = {one.name: one.default for one in parameters if isinstance(one.default, Resident)}
-        before = [one.name for one in parameters if one.kind in _POSITIONAL]
         if self.residents:
             self._check_residents(parameters)
-            first = next(iter(self.residents))
-            if first in before:  # else it is keyword-only, after all of them
-                before = before[: before.index(first)]
-            parameters = [one for one in parameters if one.name not in self.residents]
+        positional = [one.name for one in parameters if one.kind in _POSITIONAL]
+        # What the call gets by position: nothing after a resident.
+        self._by_place = list(takewhile(lambda name: name not in self.residents, positional))
+        parameters = [one for one in parameters if one.name not in self.residents]
         self._parameters = {one.name: one for one in parameters}
         self._signature = inspect.Signature(parameters)
         self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
@@ -52,15 +52,12 @@ class Binding:
         self._names = [one.name for one in parameters if one.name != self._extra]
         # Not the parameters' own names: a struct takes none that begins with two underscores.
         self._fields = {name: f"p{number}" for number, name in enumerate(self._names)}
-        self._positional = [one.name for one in parameters if one.kind in _POSITIONAL]
-        self._by_place = before  # what the call gets by position: nothing after a resident
         self._plain = all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in parameters)
         self._required = {
             one.name
             for one in parameters
             if one.default is Parameter.empty and one.name not in (self._rest, self._extra)
         }
-        self._all_required = len(self._required) == len(self._names)
 
     def _check_residents(self, parameters: list[Parameter]) -> None:
         for one in parameters:
@@ -75,13 +72,11 @@ class Binding:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name; raises `TypeError` as the call itself would."""
-        if self._plain and len(args) <= len(self._positional):
-            bound = dict(zip(self._positional, args), **kwargs)  # noqa: B905 - fewer args than names is usual
-            if len(bound) == len(args) + len(kwargs):  # none was given twice
-                if bound.keys() == self._parameters.keys():
-                    return bound
-                if bound.keys() <= self._parameters.keys() and self._required <= bound.keys():
-                    return bound
+        if self._plain and len(args) <= len(self._names):  # as most calls are: 1.5 us instead of 4
+            bound = dict(zip(self._names, args), **kwargs)  # noqa: B905 - fewer args than names is usual
+            is_each_once = len(bound) == len(args) + len(kwargs)
+            if is_each_once and bound.keys() <= self._parameters.keys() and self._required <= bound.keys():
+                return bound
         try:
             arguments = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -114,8 +109,11 @@ class Binding:
 
     def check(self, args: str) -> None:
         """Raise `TypeError` if the JSON arguments do not fit the annotated types."""
+        self._decoded(args)
+
+    def _decoded(self, args: str) -> Any:
         try:
-            self._decoder.decode(args)
+            return self._decoder.decode(args)
         except msgspec.ValidationError as error:
             raise TypeError(f"{self._task}: {_named(str(error))}") from None
 
@@ -123,13 +121,10 @@ class Binding:
 
     def arguments(self, args: str) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments, converted to the annotated types; raises `TypeError`."""
-        try:
-            decoded = self._decoder.decode(args)
-        except msgspec.ValidationError as error:
-            raise TypeError(f"{self._task}: {_named(str(error))}") from None
+        decoded = self._decoded(args)
         if self._plain and self._by_place == self._names:
             values = list(msgspec.structs.astuple(decoded))
-            if self._all_required or not any(value is msgspec.UNSET for value in values):
+            if not any(value is msgspec.UNSET for value in values):
                 return values, {}  # as most calls are: 1 us instead of 2
         given = {
             name: value
@@ -174,17 +169,9 @@ class Binding:
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
-        fields = [self._field(name) for name in self._names]
-        for name, field in zip(self._names, fields, strict=True):
-            try:
-                msgspec.json.Decoder(msgspec.defstruct("One", [field]), dec_hook=to_type)
-            except (TypeError, RuntimeError) as error:
-                raise ConfigurationError(
-                    f"task {self._task!r}: the type of its parameter {name!r} cannot be JSON: {error}"
-                ) from None
         record = msgspec.defstruct(
             "Arguments",
-            fields,
+            [self._field(name) for name in self._names],
             kw_only=True,
             forbid_unknown_fields=not self._extra,
             rename={field: name for name, field in self._fields.items()},
@@ -195,6 +182,12 @@ class Binding:
         kind = self._types.get(name, Any)
         if name == self._rest:
             kind = list[kind]  # type: ignore[valid-type]
+        try:
+            msgspec.json.Decoder(kind, dec_hook=to_type)
+        except (TypeError, RuntimeError) as error:
+            raise ConfigurationError(
+                f"task {self._task!r}: the type of its parameter {name!r} cannot be JSON: {error}"
+            ) from None
         if name in self._required:
             return (self._fields[name], kind)
         optional = kind if kind is Any else kind | msgspec.UnsetType
