@@ -76,7 +76,7 @@ def test_what_would_not_be_an_order_is_refused(name: str, order: Any, draw: Weig
         Strategy(name, order, draw)
 
 
-def test_the_sort_key_is_the_order() -> None:
+def test_claims_are_arranged_in_the_order() -> None:
     rows = [Row(1, 3), Row(2, 2), Row(1, 1), Row(2, 4)]
     assert [row.position for row in Strategy("A", (HIGHEST, OLDEST)).arranged(rows)] == [2, 4, 1, 3]
     assert [row.position for row in Strategy("A", (LOWEST, NEWEST)).arranged(rows)] == [3, 1, 4, 2]

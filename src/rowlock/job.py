@@ -321,9 +321,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
     marks: Marks | None = None  # where its scans go on, if those jobs are many
     hand_over: bool = False  # claimed for others, by a relay: they have not begun
-    starts: tuple[
-        ClaimKey, ...
-    ] = ()  # claims that were handed over, to be begun by this worker; nothing else
+    # Claims that were handed over, to be begun by this worker; then nothing else is claimed.
+    starts: tuple[ClaimKey, ...] = ()
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,8 @@ from enum import Enum
 
 import msgspec
 
-_RECOVERY_AT_LEAST = (
-    1.0  # seconds; with a lease of 2 s, some of those frozen on a busy machine beat later than s/6
-)
+# Seconds; with a lease of 2 s, some of those frozen on a busy machine beat later than s/6.
+_RECOVERY_AT_LEAST = 1.0
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -81,9 +81,7 @@ class Maintenance:
         self._store.checkpoint()
         if self._prune_after:  # in the middle of a pass
             next_in = _PRUNE_PAUSE
-        elif (
-            rescue.waited
-        ):  # our own beat is old: everyone may have been frozen, so beat first and look again
+        elif rescue.waited:  # our own beat is old: all may have been frozen, so beat first and look again
             next_in = self._lease.beat_every
         elif overdue or promoted == _BATCH or expired == _BATCH:
             next_in = 0.0

@@ -62,9 +62,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[tuple[str, ...]]  # for each that lives, but relays, the queues it serves; none named: all
     waiting: dict[str, float]  # by queue: for how many seconds its oldest due job has waited
     paused: frozenset[str]
-    handed_over: dict[
-        str, float
-    ] = {}  # by queue: for how long its oldest job that no worker has begun is due
+    handed_over: dict[str, float] = {}  # the same of its oldest due job that no worker has begun
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,18 +17,13 @@ class Resident:
     """What stands as the default of a parameter: how to load the object, and whether runs may share it."""
 
     def __init__(self, load: Callable[[], Any], shared: bool) -> None:
-        self.load = load
+        self.load = load  # two parameters with the same loader get the same object
         self.shared = shared
 
     @property
     def name(self) -> str:
         """The name of what loads it."""
         return getattr(self.load, "__qualname__", repr(self.load))
-
-    @property
-    def key(self) -> Callable[[], Any]:
-        """Two parameters with the same loader get the same object."""
-        return self.load
 
     def __repr__(self) -> str:
         return f"resident({self.name})"

@@ -6,14 +6,13 @@ What an ending costs is decided in `endings.py`.
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from rowlock.errors import ConfigurationError
 
 Backoff = Literal["exponential", "linear", "constant"]
-_BACKOFFS = ("exponential", "linear", "constant")
 LONGEST = 100 * 365 * 86_400.0  # seconds; what lies further ahead is a mistake
 
 
@@ -36,9 +35,9 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"Retry(max_attempts={self.max_attempts!r}): must be a whole number >= 1"
             )
-        if self.backoff not in _BACKOFFS:
+        if self.backoff not in get_args(Backoff):
             raise ConfigurationError(
-                f"Retry(backoff={self.backoff!r}): must be one of {', '.join(_BACKOFFS)}"
+                f"Retry(backoff={self.backoff!r}): must be one of {', '.join(get_args(Backoff))}"
             )
         if not all(isinstance(one, (int, float)) and 0 <= one <= LONGEST for one in (self.base, self.cap)):
             raise ConfigurationError(

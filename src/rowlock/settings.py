@@ -24,9 +24,9 @@ _PROFILES: dict[str, dict[str, float]] = {
 _FAILED_AFTER_IN_RELAY = {"dev": 120.0, "prod": 3600.0}
 
 
-def _env(*names: str) -> AliasChoices:
-    """`ROWLOCK_X` before `X`, for every name."""
-    return AliasChoices(*[choice for name in names for choice in (f"ROWLOCK_{name}", name)])
+def _env(name: str) -> AliasChoices:
+    """`ROWLOCK_X` before `X`."""
+    return AliasChoices(f"ROWLOCK_{name}", name)
 
 
 class Settings(BaseSettings):
@@ -76,10 +76,12 @@ class Settings(BaseSettings):
         return values
 
 
+# Of the settings whose variables work without the prefix, too.
 _ENVIRONMENT_NAMES = {
     "poll_interval": "POLLER_INTERVAL_SECONDS",
     "lease": "STALE_JOB_TIMEOUT_SECONDS",
     "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
+    "redis_url": "REDIS_URL",
 }
 
 
@@ -101,9 +103,8 @@ def sources(settings: Settings, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Where each setting comes from: an argument, a variable, the profile or the default."""
     found: dict[str, str] = {}
     for name in Settings.model_fields:
-        variables = [f"ROWLOCK_{spelling}" for spelling in (_ENVIRONMENT_NAMES.get(name, name.upper()),)]
-        if name in _ENVIRONMENT_NAMES or name == "redis_url":
-            variables.append(variables[0].removeprefix("ROWLOCK_"))
+        short = _ENVIRONMENT_NAMES.get(name, name.upper())
+        variables = [f"ROWLOCK_{short}", short] if name in _ENVIRONMENT_NAMES else [f"ROWLOCK_{short}"]
         set_as = next((one for one in variables if os.environ.get(one)), None)
         by_profile = settings.profile and name in (*_PROFILES[settings.profile], "failed_after")
         if arguments.get(name) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from rowlock.app import Rowlock
 from rowlock.execution.residents import replaced
@@ -14,15 +15,8 @@ from rowlock.worker.counts import Tally
 @contextmanager
 def resident_replaced(load: Callable[[], Any], value: Any) -> Iterator[None]:
     """While the block runs, tasks that ask for `resident(load)` get `value`, in workers of this process."""
-    before = replaced.get(load)
-    replaced[load] = lambda: value
-    try:
+    with patch.dict(replaced, {load: lambda: value}):
         yield
-    finally:
-        if before is None:
-            del replaced[load]
-        else:
-            replaced[load] = before
 
 
 def run_all(app: Rowlock, **options: Any) -> Tally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rowlock.job import EVERY_TASK, Claim, ClaimRequest, Ending, Job, NewJob, Outcome
 from rowlock.stores.base import Registration
 from rowlock.stores.sql.statements import qualified
 from rowlock.stores.sql.store import Store
+from rowlock.strategies import Some, Strategy
 
 _TABLES = (
     *("jobs", "workers", "history", "logs", "progress", "minutes", "queues"),
@@ -123,3 +124,13 @@ def refuse_updates(
         f"CREATE TRIGGER {name} BEFORE UPDATE ON {prefix}{table} FOR EACH ROW WHEN ({condition}) "
         f"EXECUTE FUNCTION {prefix}{name}()"
     )
+
+
+def in_order(strategy: Strategy, rows: Iterable[Some]) -> list[Some]:
+    """The rows by all keys of a strategy at once, where `Strategy.arranged` goes key by key."""
+
+    def keys(row: Some) -> list[int]:
+        values = [(getattr(row, key.column), key.descending) for key in strategy.order]
+        return [-value if descending else value for value, descending in values]
+
+    return sorted(rows, key=keys)

@@ -60,11 +60,11 @@ class Residents:
         """Load what these tasks ask for and is not there yet; raises `ResidentFailed`."""
         for task in tasks:
             for name, resident in task.residents.items():
-                if resident.key in self._loaded:
+                if resident.load in self._loaded:
                     continue
                 log.info("loading %s for %s ...", resident.name, task.name)
                 try:
-                    self._loaded[resident.key] = _Loaded(resident)
+                    self._loaded[resident.load] = _Loaded(resident)
                 except BaseException as error:
                     self.close()
                     raise ResidentFailed(
@@ -80,11 +80,11 @@ class Residents:
 
     def values(self, task: Runnable) -> dict[str, Any]:
         """The objects that a task asks for, by parameter."""
-        return {name: self._loaded[resident.key].value for name, resident in task.residents.items()}
+        return {name: self._loaded[resident.load].value for name, resident in task.residents.items()}
 
     def locks(self, task: Runnable) -> list[threading.Lock]:
         """What a run of this task has to hold, always in the same order."""
-        exclusive = {resident.key for resident in task.residents.values() if not resident.shared}
+        exclusive = {resident.load for resident in task.residents.values() if not resident.shared}
         return [loaded.lock for key, loaded in self._loaded.items() if key in exclusive]
 
     def close(self) -> None:

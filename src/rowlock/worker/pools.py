@@ -105,7 +105,7 @@ class Pools:
 
     def _slots_in(self, kind: str, tasks: Sequence[Runnable]) -> int:
         size = self._concurrency or _CONCURRENCY[kind]
-        asked = [{one.key for one in task.residents.values() if not one.shared} for task in tasks]
+        asked = [{one.load for one in task.residents.values() if not one.shared} for task in tasks]
         # One object that all of them need, one after the other: claiming more would only keep it from others.
         return 1 if kind != "process" and asked and set.intersection(*asked) else size
 

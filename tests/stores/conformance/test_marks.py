@@ -15,7 +15,7 @@ from rowlock.job import Claim, ClaimRequest, Ending
 from rowlock.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
-from tests.stores.steps import add, end, new, worker
+from tests.stores.steps import add, end, in_order, new, worker
 
 OWN = (Strategy("HIGHEST_NEWEST", (HIGHEST, NEWEST)), Strategy("LOWEST_OLDEST", (LOWEST, OLDEST)))
 UNKNOWN = ("foreign",)
@@ -96,7 +96,7 @@ def test_claims_at_marks_come_in_the_order_of_the_strategy(
     taken = defaultdict(list)
     for claim in got:
         taken[claim.queue, strategy.draw and claim.priority].append(claim)
-    assert all(line == sorted(line, key=strategy.sort_key) for line in taken.values())
+    assert all(line == in_order(strategy, line) for line in taken.values())
 
 
 @pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])

@@ -13,7 +13,7 @@ from rowlock import Strategy, Weight, get_strategy, register, stores, strategies
 from rowlock.job import Claim, ClaimRequest
 from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
-from tests.stores.steps import emptied, new, worker
+from tests.stores.steps import emptied, in_order, new, worker
 
 # An index has the first order, read from its end; none has the second and the third.
 OWN = (
@@ -80,7 +80,7 @@ def test_claims_come_in_the_order_of_the_strategy(store: Store, name: str, path:
             got = claimed(store, who, name, count, queues)
             assert len(got) == min(2 * count, len(rows))
             line = defaultdict(list)  # of each queue; of each level, too, if levels are drawn
-            for row in sorted(rows, key=strategy.sort_key):
+            for row in in_order(strategy, rows):
                 line[row.queue, strategy.draw and row.priority].append(row.id)
             taken = defaultdict(list)
             # One exchange after the other: within one, drawn levels are mixed.
