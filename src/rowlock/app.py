@@ -80,17 +80,22 @@ class Rowlock(AppBase):
         }
         super().__init__(include, arguments)
         self._watchers: dict[int, Watcher] = {}  # by process: a forked child has its own
-        if url is not None:  # a URL that cannot work is refused here, where it was written
+        if sum(given is not None for given in (url, engine, connection)) > 1:
+            raise ConfigurationError("give Rowlock a URL, an engine or a connection, and only one of them")
+        if url is not None:  # one that cannot work is refused here, where it was written
             from rowlock.stores.address import store_for
 
             store_for(url)
-        if engine is not None or connection is not None:
-            self._own(url, engine, connection)
+        elif engine is not None or connection is not None:  # with which this process has a DuckDB file open
+            from rowlock.stores.address import owner_of
+
+            self._owner = owner_of(engine, connection, self._home)
+            self.given["database_url"] = self._owner.url
 
     def __repr__(self) -> str:
         from rowlock.settings import without_password
 
-        url = self._arguments["database_url"]
+        url = self.given["database_url"]
         return f"<Rowlock {without_password(str(url)) if url else '(from the environment)'}>"
 
     # -- tasks -----------------------------------------------------------------------------------
@@ -131,7 +136,7 @@ class Rowlock(AppBase):
 
         if not (inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook)):
             raise ConfigurationError(f"@app.around needs a generator function that yields once, not {hook!r}")
-        self._hooks.append(hook)
+        self.hooks.append(hook)
         return hook
 
     # -- consumers -------------------------------------------------------------------------------

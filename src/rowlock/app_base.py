@@ -39,8 +39,8 @@ class AppBase:
         self._consumers: dict[str, Consumer] = {}
         self._ingests: dict[str, Ingest] = {}
         self._janitors: dict[str, Janitor] = {}
-        self._arguments = dict(arguments)
-        self._hooks: list[Hook] = []
+        self.given = dict(arguments)  # settings; None: not given
+        self.hooks: list[Hook] = []  # the generators around every run
         self._home = os.getcwd()
         self._imported_as: str | None = None  # the `module:app` that a command was given
         self._settings: Settings | None = None
@@ -96,23 +96,13 @@ class AppBase:
         return dict(self._ingests)
 
     @property
-    def hooks(self) -> Sequence[Hook]:
-        """The generators around every run."""
-        return self._hooks
-
-    @property
     def settings(self) -> Settings:
         """The settings in force: arguments, then environment, then defaults."""
         if self._settings is None:
             from rowlock.settings import load
 
-            self._settings = load(**self._arguments)
+            self._settings = load(**self.given)
         return self._settings
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The settings that were given as arguments."""
-        return self._arguments
 
     @property
     def store(self) -> Store:
@@ -127,22 +117,13 @@ class AppBase:
                 try:
                     made = store_for(self.settings.database_url, home=self._home, busy_timeout=timeout)
                 except ConfigurationError as error:
-                    if self._arguments["database_url"] is not None:
+                    if self.given["database_url"] is not None:
                         raise
                     raise ConfigurationError(f"ROWLOCK_DATABASE_URL: {error}") from None
             # Threads may come here together, and must leave with the same one. Not a lock: a fork may copy
             # that while it is held.
             self._store = self._first_store.setdefault("it", made)
         return self._store
-
-    def _own(self, url: str | None, engine: Any, connection: Any) -> None:
-        """Use the DuckDB file that this process has open by an engine or a connection."""
-        from rowlock.stores.address import owner_of
-
-        if sum(given is not None for given in (url, engine, connection)) > 1:
-            raise ConfigurationError("give Rowlock a URL, an engine or a connection, and only one of them")
-        self._owner = owner_of(engine, connection, self._home)
-        self._arguments["database_url"] = self._owner.url
 
     @property
     def owns_file(self) -> bool:

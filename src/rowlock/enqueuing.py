@@ -140,8 +140,7 @@ class Enqueuer(Generic[P]):
 
         Options: `queue`, `priority`, `delay` or `run_at`, `expires`, `unique_key`, `unique`, `meta`.
         """
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return Enqueuer(self._app, self._binding, with_options(self.options, given), self._connection)
+        return Enqueuer(self._app, self._binding, with_options(self.options, chosen), self._connection)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Write one job, durably; with a unique key it may return the job that holds the key already."""

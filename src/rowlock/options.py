@@ -38,7 +38,7 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 def with_options(job: NewJob, given: Mapping[str, Any], known: Collection[str] = ()) -> NewJob:
-    """The job under the options given, too; a bad value raises, naming the option.
+    """The job under the options given, too; None leaves one as it is, a bad value raises, naming the option.
 
     An unknown one raises, too, naming those that there are: `known`, or all of `EnqueueOptions`.
     """
@@ -48,13 +48,12 @@ def with_options(job: NewJob, given: Mapping[str, Any], known: Collection[str] =
             raise ConfigurationError(
                 f"unknown option {name!r}; there are: {', '.join(sorted(known or _CHECKS))}"
             )
-        changes[name] = _CHECKS[name](name, value)
-    if changes.get("delay") is not None and changes.get("run_at") is not None:
+        if value is not None:
+            changes[name] = _CHECKS[name](name, value)
+    if "delay" in changes and "run_at" in changes:
         raise ConfigurationError("give either delay= or run_at=, not both")
-    if changes.get("delay") is not None:
-        changes["run_at"] = None  # what was configured last counts
-    elif changes.get("run_at") is not None:
-        changes["delay"] = None
+    if "delay" in changes or "run_at" in changes:  # what was configured last counts
+        changes = {"delay": None, "run_at": None, **changes}
     if "unique" in changes:
         changes["unique_until"] = changes.pop("unique")
     return msgspec.structs.replace(job, **changes)
@@ -103,9 +102,7 @@ def check_seconds(what: str, value: Any) -> float | None:
     return float(number)
 
 
-def _check_moment(what: str, value: Any) -> float | None:
-    if value is None:
-        return None
+def _check_moment(what: str, value: Any) -> float:
     if not isinstance(value, datetime):
         raise ConfigurationError(f"{what}={value!r}: must be a datetime with a timezone")
     if value.tzinfo is None:
@@ -116,20 +113,16 @@ def _check_moment(what: str, value: Any) -> float | None:
     return seconds
 
 
-def _check_key(what: str, value: Any) -> str | None:
-    return None if value is None else check_name(what, value)
-
-
 def _check_unique(what: str, value: Any) -> str:
     if value not in _UNIQUE_UNTIL:
         raise ConfigurationError(f"{what}={value!r}: must be one of {', '.join(_UNIQUE_UNTIL)}")
     return _UNIQUE_UNTIL[value]
 
 
-def _check_meta(what: str, value: Any) -> str | None:
-    if value is not None and not isinstance(value, Mapping):
+def _check_meta(what: str, value: Any) -> str:
+    if not isinstance(value, Mapping):
         raise ConfigurationError(f"{what}={value!r}: must be a dict of JSON values")
-    return None if value is None else codec.encode(dict(value), what, _MAX_META)
+    return codec.encode(dict(value), what, _MAX_META)
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
@@ -138,7 +131,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "delay": check_seconds,
     "run_at": _check_moment,
     "expires": check_seconds,
-    "unique_key": _check_key,
+    "unique_key": check_name,
     "unique": _check_unique,
     "meta": _check_meta,
 }

@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -74,11 +75,11 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
 
     def __init__(self, watcher: Watcher, job: int) -> None:
         self.job_id = job
+        self.is_new = True  # it was given nothing yet
         self._watcher = watcher
-        self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._on_arrival: Callable[[], object] | None = None
-        self._news: Job | RowlockError | None = None
+        self._news: deque[Job | RowlockError] = deque(maxlen=1)  # only the latest
         self._ended = False
 
     # -- for those who watch ---------------------------------------------------------------------
@@ -148,9 +149,9 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
         """What has arrived since the last time; raises if that is an error."""
         if not self._ended and self._watcher.process != os.getpid():
             raise RowlockError("this watch was made before a fork, and lives in the parent: make another")
-        with self._lock:
-            news, self._news = self._news, None
-        if news is None:
+        try:
+            news = self._news.popleft()
+        except IndexError:
             return None
         if isinstance(news, RowlockError):
             self._ended = True
@@ -164,13 +165,13 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
         """Wait for the first look; raises if there is no such job, or the store cannot be read."""
         while not self._arrived.wait(_CHECK_EVERY):
             pass
-        if isinstance(self._news, RowlockError):
+        if self._news and isinstance(self._news[0], RowlockError):
             self._take()
 
     def deliver(self, news: Job | RowlockError) -> None:
         """Put this in the place of what was not taken yet."""
-        with self._lock:
-            self._news = news
+        self.is_new = False
+        self._news.append(news)
         self._tell()
 
     def _tell(self) -> None:
@@ -188,7 +189,6 @@ class Watcher:
         self._store = store
         self._lock = threading.Lock()
         self._watches: WeakSet[Watch] = WeakSet()
-        self._new: WeakSet[Watch] = WeakSet()  # those that were given nothing yet
         self._seen: dict[int, Job | None] = {}
         self._thread: threading.Thread | None = None
         self._bell: Bell = queue.SimpleQueue()
@@ -198,7 +198,6 @@ class Watcher:
         watch = Watch(self, job)
         with self._lock:
             self._watches.add(watch)
-            self._new.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="rowlock-watch", daemon=True)
                 self._thread.start()
@@ -211,7 +210,6 @@ class Watcher:
         """Look for this one no more."""
         with self._lock:
             self._watches.discard(watch)
-            self._new.discard(watch)
         self.ring()
 
     def ring(self) -> None:
@@ -260,29 +258,26 @@ class Watcher:
     def run_once(self) -> None:
         """Look once at all watched jobs, and deliver what has changed."""
         with self._lock:
-            watches, new = list(self._watches), set(self._new)
+            watches = list(self._watches)
         ids = {watch.job_id for watch in watches}
         self._seen = {job: self._seen.get(job) for job in ids}
         changed = self._store.changed(self._seen)
         self._seen |= changed
         for watch in watches:
-            if watch.job_id not in changed and watch not in new:
+            if watch.job_id not in changed and not watch.is_new:
                 continue
             job = self._seen[watch.job_id]
-            news = job if job is not None else _not_there(watch.job_id, pruned=watch not in new)
-            watch.deliver(news)
-            with self._lock:
-                self._new.discard(watch)
-                if job is None or job.state.final:
+            if job is None or job.state.final:
+                with self._lock:
                     self._watches.discard(watch)
+            told = job if job is not None else _not_there(watch.job_id, pruned=not watch.is_new)
+            watch.deliver(told)
 
     def _fail(self, error: RowlockError, only_new: bool) -> None:
         """Tell those who have seen nothing yet, or all of them, that they will not."""
         with self._lock:
-            failed = list(self._new if only_new else self._watches)
-            for watch in failed:
-                self._watches.discard(watch)
-                self._new.discard(watch)
+            failed = [watch for watch in self._watches if watch.is_new or not only_new]
+            self._watches.difference_update(failed)
         for watch in failed:
             watch.deliver(error)
 
