@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from rowlock.app_base import AppBase
 from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer
 from rowlock.errors import ConfigurationError, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, NewJob, State, id_of
 from rowlock.options import CONSUMERS, EnqueueOptions, Seconds, check_name, check_strategy_applies
+from rowlock.registry import Registry
 from rowlock.retry import Retry
-from rowlock.task import Task
+from rowlock.task import Runnable, Task
+from rowlock.workload import App, Workload
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rowlock.consumers.consumer import Consumer, ConsumerOptions
+    from rowlock.consumers.source import ConsumerSource
     from rowlock.execution.context import JobContext
     from rowlock.execution.hooks import Hook
     from rowlock.files.ingest import Ingest
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from rowlock.worker.options import ConsumingOptions, WorkerOptions
     from rowlock.worker.poller import Poller
     from rowlock.worker.worker import Worker
-    from rowlock.workload import Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +51,7 @@ class TaskMaker(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class Rowlock(AppBase):
+class Rowlock(App):
     """A queue in a database: register tasks on it, enqueue jobs, ask about them, run workers."""
 
     def __init__(
@@ -79,6 +80,9 @@ class Rowlock(AppBase):
             "keep_failed_days": keep_failed_days,
         }
         super().__init__(include, arguments)
+        self._consumers: dict[str, Consumer] = {}
+        self._ingests: dict[str, Ingest] = {}
+        self._janitors: dict[str, Janitor] = {}
         self._watchers: dict[int, Watcher] = {}  # by process: a forked child has its own
         if sum(given is not None for given in (url, engine, connection)) > 1:
             raise ConfigurationError("give Rowlock a URL, an engine or a connection, and only one of them")
@@ -187,6 +191,22 @@ class Rowlock(AppBase):
         finally:
             worker.stop()
 
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """The registered consumers by name."""
+        return dict(self._consumers)
+
+    def consumer_source(self, name: str) -> ConsumerSource:
+        """A consumer with its table, whose rows are a source of work."""
+        from rowlock.consumers.source import ConsumerSource
+
+        if name not in self._consumers:
+            self.load_tasks()
+        if name not in self._consumers:
+            known = ", ".join(sorted(self._consumers)) or "none"
+            raise UnknownTask(f"there is no consumer {name!r}; known ones are: {known}")
+        return ConsumerSource(self.store.database, self._consumers[name])
+
     def wake(self, table: str) -> None:
         """Tell whoever waits for rows of this table that there may be some; call it after the commit."""
         from rowlock.consumers.consumer import wake_readers
@@ -225,6 +245,16 @@ class Rowlock(AppBase):
 
         check_options("janitor", options)
         return keep_declared(self._janitors, Janitor(self, self._home, name, **options))
+
+    @property
+    def ingests(self) -> Mapping[str, Ingest]:
+        """The declared ingests by name."""
+        return dict(self._ingests)
+
+    @property
+    def janitors(self) -> Mapping[str, Janitor]:
+        """The declared janitors by name, in the order in which they were declared."""
+        return dict(self._janitors)
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -398,6 +428,15 @@ class Rowlock(AppBase):
         """
         queues = chosen.pop("queues", None)
         return self._make_worker(self.workload(() if queues is None else queues), **chosen)
+
+    def workload(self, queues: Sequence[str] = (), *, consumer: str | None = None) -> Workload:
+        """What to give a worker: the jobs of these queues (none named: of all), or the rows of a consumer."""
+        if consumer is None:
+            return Workload(self.store, self.registry, queues)
+        source = self.consumer_source(consumer)
+        registry = Registry[Runnable]()
+        registry.add(source.consumer)
+        return Workload(self.store.over(source), registry, source.consumer.queues, consumer)
 
     def _make_worker(self, workload: Workload, **chosen: Any) -> Worker:
         from rowlock.worker.worker import Worker
