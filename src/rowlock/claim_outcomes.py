@@ -34,6 +34,7 @@ def decided(claim: Outcome, event: Event, facts: Facts, retry: Retry, said: str 
         delay=verdict.delay,
         charge=verdict.charge,
         isolate=verdict.isolate,
+        pause=facts.pause and verdict.ending is Ending.RETRY,
     )
 
 
@@ -64,7 +65,8 @@ def after_error(
     claim: Claim, error: BaseException, retry: Retry, *, cancel_requested: bool = False, lost: bool = False
 ) -> Outcome:
     """What an error raised by a run makes of its claim."""
-    outcome = ended(
+    later = error if isinstance(error, RetryLater) else None
+    return ended(
         claim,
         event_of(error),
         retry,
@@ -72,11 +74,9 @@ def after_error(
         cancel_requested=cancel_requested,
         lost=lost,
         never=isinstance(error, retry.never),
-        wait=error.seconds if isinstance(error, RetryLater) else None,
+        wait=later.seconds if later else None,
+        pause=later is not None and later.pause,
     )
-    if isinstance(error, RetryLater) and error.pause and outcome.ending is Ending.RETRY:
-        return msgspec.structs.replace(outcome, pause=True)
-    return outcome
 
 
 class Answers(list[Any]):

@@ -64,6 +64,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     never: bool = False  # it is an exception that `Retry(never=...)` names
     wait: float | None = None  # seconds that the task, or who gives it back, asked for
+    pause: bool = False  # the task asked that its queue be paused for as long
     lived: float = 0.0  # seconds from its claim to the death of its worker, at most
 
 

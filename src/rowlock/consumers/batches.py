@@ -92,6 +92,7 @@ def _answered(outcome: Outcome, member: Member, answer: list[Any], retry: Retry)
     if answer[0] == "ok":
         return msgspec.structs.replace(plain, result=json_text(answer[1]))
     _, said, event, never, wait, pause = answer
-    facts = Facts(failures=member.failures, max_attempts=member.budget, never=never, wait=wait)
-    ended = decided(plain, Event(event), facts, retry, said)
-    return msgspec.structs.replace(ended, pause=True) if pause and ended.ending is Ending.RETRY else ended
+    facts = Facts(
+        failures=member.failures, max_attempts=member.budget, never=never, wait=wait, pause=pause
+    )
+    return decided(plain, Event(event), facts, retry, said)
