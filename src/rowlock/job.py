@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 EVERY_TASK = "*"  # among the tasks of a worker: it takes whatever there is
-_FAR = 32_000_000_000.0  # the year 2984
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 
 
 def utc(seconds: float) -> datetime:
     """Unix seconds as an aware datetime, whatever they are."""
-    if 0 <= seconds < _FAR:
-        return datetime.fromtimestamp(seconds, timezone.utc)
     try:  # `fromtimestamp` refuses negative ones on Windows, and those far ahead everywhere
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:  # one odd row must not hide a whole page

@@ -23,16 +23,15 @@ class Registry(Generic[Some]):
         if isinstance(include, str):
             raise ConfigurationError(f"include={include!r}: must be a list of module names")
         self._include = tuple(include)
-        self._tasks: dict[str, Some] = {}
         self._by_name: dict[str, Some] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._by_name)
 
     @property
     def tasks(self) -> Mapping[str, Some]:
         """The tasks by name, without aliases."""
-        return dict(self._tasks)
+        return {name: task for name, task in list(self._by_name.items()) if name == task.name}
 
     def add(self, task: Some) -> Some:
         """Register a task under its name and aliases; two different ones of a name are refused."""
@@ -44,7 +43,6 @@ class Registry(Generic[Some]):
                     f"two different tasks want the name {name!r}: {_place(other)} and {_place(task)}; "
                     "give one of them name=..."
                 )
-        self._tasks[task.name] = task
         self._by_name.update(dict.fromkeys(names, task))
         return task
 

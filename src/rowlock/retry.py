@@ -48,13 +48,8 @@ class Retry(msgspec.Struct, frozen=True):
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after the `failures`-th failure."""
-        if self.backoff == "exponential":
-            wait = self.base * 2.0 ** min(failures - 1, 60)
-        elif self.backoff == "linear":
-            wait = self.base * failures
-        else:
-            wait = self.base
-        wait = min(wait, self.cap)
+        growth = {"exponential": 2.0 ** min(failures - 1, 60), "linear": failures, "constant": 1}
+        wait = min(self.base * growth[self.backoff], self.cap)
         return wait * random.uniform(0.5, 1.0) if self.jitter else wait  # noqa: S311 - not a secret
 
 

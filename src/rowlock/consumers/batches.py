@@ -92,7 +92,5 @@ def _answered(outcome: Outcome, member: Member, answer: list[Any], retry: Retry)
     if answer[0] == "ok":
         return msgspec.structs.replace(plain, result=json_text(answer[1]))
     _, said, event, never, wait, pause = answer
-    facts = Facts(
-        failures=member.failures, max_attempts=member.budget, never=never, wait=wait, pause=pause
-    )
+    facts = Facts(failures=member.failures, max_attempts=member.budget, never=never, wait=wait, pause=pause)
     return decided(plain, Event(event), facts, retry, said)
