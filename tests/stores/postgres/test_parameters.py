@@ -9,10 +9,9 @@ import rowlock
 from rowlock.stores.postgres.dialect import TYPED
 
 TEXT = {
-    *("after", "consumer", "due_word", "error", "error_kind", "event", "host", "janitor", "key", "kind"),
-    *("mark", "message", "mount", "name", "note", "number", "other_word", "path", "queue", "reason"),
-    *("row_key", "running_word", "source", "state", "strategy", "table", "task", "unique_key", "value"),
-    *("version", "word", "worker"),
+    *("after", "error", "error_kind", "event", "host", "janitor", "key", "kind", "mark", "message", "mount"),
+    *("name", "note", "number", "other", "other_word", "path", "queue", "reason", "row_key", "source"),
+    *("state", "strategy", "table", "task", "unique_key", "value", "version", "word", "worker"),
 }
 NOT_HERE = {"mono"}  # in fragments that PostgreSQL has its own of
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)|\{now[+-]([a-z_]+)\}")
