@@ -25,9 +25,9 @@ from rowlock.stores.postgres import loaders
 
 T = TypeVar("T")
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
-_STAMP = (
-    "SELECT pg_current_xact_id()::text, date_part('epoch', pg_postmaster_start_time())::text, "
-    "date_part('epoch', now())"
+STAMP = (  # a transaction's own
+    "SELECT CAST(pg_current_xact_id() AS text), "
+    "CAST(date_part('epoch', pg_postmaster_start_time()) AS text), date_part('epoch', now())"
 )
 # The queue's statements are written for their indexes, and who claims takes the first few rows of one. The
 # server cannot know how many there are, and if it guesses few it reads or sorts them all: 100,000 a claim.
@@ -179,13 +179,13 @@ class Connections:
         self._most_idle = 10 * statement_timeout
         # Behind a pooler a transaction brings the limits that a session cannot keep there.
         self.begin_read = _begin(self._limits | _BY_INDEX)
-        self.begin_write = f"{self.begin_read if pooled else 'BEGIN'}; {_STAMP}"
+        self.begin_write = f"{self.begin_read if pooled else 'BEGIN'}; {STAMP}"
 
     def begin_task(self, timeout: float | None) -> str:
         """What begins a task's own transaction: its statements may take as long as the task may."""
         limit = 0 if timeout is None else min(int(timeout * 1000) + 1, 2**31 - 1)
         limits = dict.fromkeys((*self._limits, "idle_in_transaction_session_timeout"), limit)
-        return f"{_begin({**limits, **_USUAL_PLANS})}; {_STAMP}"
+        return f"{_begin({**limits, **_USUAL_PLANS})}; {STAMP}"
 
     def limit_idle(self, lease: float) -> None:
         """Let the server end a transaction that stands still for as long as a worker may be silent.

@@ -20,20 +20,9 @@ CREATE TRIGGER queue_has_moved BEFORE INSERT ON rowlock_logs FOR EACH ROW EXECUT
 -- name: freeze_progress
 CREATE TRIGGER queue_has_moved BEFORE INSERT ON rowlock_progress FOR EACH ROW EXECUTE FUNCTION rowlock_moved()
 
--- name: thaw_jobs
-DROP TRIGGER IF EXISTS queue_has_moved ON rowlock_jobs
-
--- name: thaw_history
-DROP TRIGGER IF EXISTS queue_has_moved ON rowlock_history
-
--- name: thaw_logs
-DROP TRIGGER IF EXISTS queue_has_moved ON rowlock_logs
-
--- name: thaw_progress
-DROP TRIGGER IF EXISTS queue_has_moved ON rowlock_progress
-
--- name: thaw_function
-DROP FUNCTION IF EXISTS rowlock_moved()
+-- With the triggers that call it.
+-- name: thaw
+DROP FUNCTION IF EXISTS rowlock_moved() CASCADE
 
 -- name: lock_numbers
 ALTER SEQUENCE rowlock_jobs_id_seq CACHE 1

@@ -11,18 +11,18 @@ from typing import Any
 
 import psycopg
 
+from rowlock.codec import json_text
 from rowlock.errors import ConfigurationError, StoreError, StoreMissing, StoreUnusable
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
 from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
-from rowlock.stores.postgres.connections import Connections, Link, Stamp
-from rowlock.stores.postgres.dialect import INDEXES, statements, with_others
+from rowlock.stores.postgres.connections import STAMP, Connections, Link, Stamp
+from rowlock.stores.postgres.dialect import INDEXES, load, statements
 from rowlock.stores.postgres.faults import explain
 from rowlock.stores.postgres.fused import FusedExchange
 from rowlock.stores.postgres.inserting import Inserting
-from rowlock.stores.postgres.listener import Listener
+from rowlock.stores.postgres.listener import Listener, Sleepers
 from rowlock.stores.postgres.lost_answers import Fate, LostAnswers, fate_of
-from rowlock.stores.postgres.notify import Sleepers
 from rowlock.stores.postgres.session import PostgresSession
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
@@ -73,7 +73,7 @@ class PostgresDatabase(Database):
             pooled=address.pooled,
         )
         self.answers = LostAnswers(self.connections, self.queries, self.url)
-        self.sleepers = Sleepers(self.read, address.pooled)
+        self.sleepers = Sleepers(self.read)
         self._inserting = Inserting(self)
         self._fused = FusedExchange(self)
 
@@ -116,16 +116,22 @@ class PostgresDatabase(Database):
     def read(self, now: float | None = None) -> Iterator[PostgresSession]:
         """Behind a pooler in a transaction: only that can carry limits there."""
         self.open()
-        with self.meaning(), self.connections.borrowed() as link:
-            session = PostgresSession(link, self.queries, now)
-            if not self.address.pooled:
-                yield session
-                return
-            link.cursor.execute(self.connections.begin_read)
-            with _undone_by_errors(link):
-                yield session
-            with suppress(psycopg.Error):  # it has only read
-                link.cursor.execute("COMMIT")
+        try:  # not `meaning` and `borrowed`: each block costs 2 us, and every job goes through here
+            link = self.connections.borrow()
+            try:
+                session = PostgresSession(link, self.queries, now)
+                if self.address.pooled:
+                    link.cursor.execute(self.connections.begin_read)
+                    with _undone_by_errors(link):
+                        yield session
+                    with suppress(psycopg.Error):  # it has only read
+                        link.cursor.execute("COMMIT")
+                else:
+                    yield session
+            finally:
+                self.connections.give_back(link)
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSession]:
@@ -171,7 +177,7 @@ class PostgresDatabase(Database):
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
     ) -> Statements:
-        return with_others(self.address.schema, style or "pyformat", sources, words)
+        return load(self.address.schema, style or "pyformat", sources, words)
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -194,10 +200,12 @@ class PostgresDatabase(Database):
         return Listener(self.sleepers, self.open_link, worker, ring)
 
     def hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
-        self.sleepers.wake_one(tx, queues, tasks)
+        if not self.address.pooled:  # nobody can listen there
+            tx.rows("wake_one", queues=_names(queues), task_names=_names(tasks))
 
     def wake_readers(self, tx: Session, name: str) -> None:
-        self.sleepers.wake_readers(tx, name)
+        if not self.address.pooled:
+            tx.rows("wake_readers", queue=name)
 
     def got_up(self, worker: str) -> None:
         self.sleepers.get_up(worker)
@@ -223,7 +231,7 @@ class PostgresDatabase(Database):
             return PostgresTransaction(self, timeout)
 
     def commit_on(self, user: UserConnection) -> None:
-        stamp = Stamp(*self.session_on(user).row("transaction_number"))
+        stamp = Stamp(*user.run(STAMP, {}).rows[0])
         try:
             user.commit()
         except Exception as error:  # whatever the user's library makes of a lost connection
@@ -258,3 +266,7 @@ def _undone_by_errors(link: Link) -> Iterator[None]:
         with suppress(psycopg.Error):  # the first error is the one to tell
             link.cursor.execute("ROLLBACK")
         raise
+
+
+def _names(names: Collection[str]) -> str | None:
+    return json_text(sorted(names)) if names else None

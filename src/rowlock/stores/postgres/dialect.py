@@ -59,20 +59,8 @@ _TYPES = {
         *("size", "modified", "bytes", "more", "start_id", "start_claim"),
     ),
     "integer": (
-        "include_refused",
-        "all",
-        "isolate",
-        "isolate_least",
-        "isolate_most",
-        "by_age",
-        "charge",
-        "claim",
-        "companion",
-        "concurrency",
-        "failures",
-        "max_attempts",
-        "paused",
-        "refused",
+        *("include_refused", "isolate", "isolate_least", "isolate_most", "by_age", "charge", "claim"),
+        *("companion", "concurrency", "failures", "max_attempts", "paused", "refused"),
     ),
     "smallint": ("level", "priority"),
     "double precision": (
@@ -89,29 +77,40 @@ TYPED = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for na
 _PACKAGE = "rowlock.stores.postgres"
 
 
-# The holes of the statements: of a claim in a plain transaction, and of those that are no claims.
+# The holes of a claim in a plain transaction.
 _PLAIN = {
     "queue": ":queue",
     "limit": "(SELECT :count)",
     "weight": "0",
+    "levels_in_order": "priority DESC",
     "if_usual": "",
     "and_known": "",
-    "levels_in_order": "priority DESC",
 }
+
+
+def load(
+    schema: str | None, style: str, sources: Sequence[tuple[str, str]] = (), words: Mapping[str, str] = {}
+) -> Statements:
+    """All statements for tables in this schema, with those of another package.
+
+    `style` is that of the parameters: "pyformat" (%(name)s) or "named" (:name).
+    """
+    template = "%({0})s" if style == "pyformat" else ":{0}"
+    here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
+    return queries.load(
+        (_PACKAGE, "queries.sql"),
+        (_PACKAGE, "claims.sql"),
+        *sources,
+        words={**_WORDS, **_PLAIN, "here": here, **words},
+        parameter=lambda name: TYPED.get(name, _TEXT).format(template.format(name)),
+        schema=schema,
+    )
 
 
 @lru_cache(maxsize=64)
 def statements(schema: str | None, style: str = "pyformat") -> Statements:
-    """All statements for tables in this schema; `style` is "pyformat" (%(name)s) or "named" (:name)."""
-    here = "n.nspname = ANY (current_schemas(false))" if schema is None else f"n.nspname = '{schema}'"
-    return _load(schema, style, {**_PLAIN, "here": here})
-
-
-def with_others(
-    schema: str | None, style: str, sources: Sequence[tuple[str, str]], words: Mapping[str, str]
-) -> Statements:
-    """All statements together with those of another package."""
-    return _load(schema, style, {**_PLAIN, "here": "true", **words}, sources)
+    """The queue's own statements."""
+    return load(schema, style)
 
 
 @lru_cache(maxsize=256)
@@ -123,63 +122,42 @@ def exchange(
     named: bool,
     done: str,
     asleep: bool,
-    leaves_out: bool = False,
-    hand_over: bool = False,
+    leaves_out: bool,
+    hand_over: bool,
 ) -> str:
     """The fused exchange for what is asked; `done` is "one" or "many" outcomes. A draw is always for many."""
+    write = statements(schema).write
     parts = {
         **holes(strategy),
         "first": first(strategy.order, INDEXES),
-        "turn": "{turn_named}" if named else "{turn_all}",
-        "of_these": " AND queue || '' = ANY (:names)" if named else "",
-        "of_these_names": " AND name = ANY (:names)" if named else "",
         "done": f"{{done_{done}}}",
-        "ended": f"{{ended_{done}}}",
         "awake": "{got_up}" if asleep else "",
-        "and_known": " AND {known}" if leaves_out else "",
-        "or_in_vain": "",
         "begun": "NULL" if hand_over else "{now}",
+        "and_known": " AND {known}" if leaves_out else "",
     }
     if not many:
-        # There is no index of the newest first, queue by queue.
-        form = "{exchange_one}" if named or strategy.order not in INDEXES else "{exchange_next}"
-        parts |= {
-            "queue": ":queue" if named else "{next_in_turn}",
-            "limit": "1",
-            "or_own_order": "",
-            "if_usual": " AND {one_is_usual}",
-        }
-        return statements(schema).write(form, parts)
-    parts |= {"queue": "shares.queue", "limit": "shares.share", "or_own_order": "{any_own_order} OR "}
-    parts["shares"] = "{equal_shares}"
+        parts |= {"queue": ":queue" if named else "{next_in_turn}", "limit": "1", "if_usual": " {is_usual}"}
+        if not named and strategy.order in INDEXES:  # none has the newest first, queue by queue
+            parts["first"] = "{first_of_next_queue}"
+        return write("{exchange_one}", parts)
+    parts |= {
+        "turn": "{turn_named}" if named else "{turn_all}",
+        "shares": "{equal_shares}",
+        "queue": "shares.queue",
+        "limit": "shares.share",
+    }
     if strategy.draw:
+        weight = strategy.draw.sql("level.priority")
         parts |= {
+            "shares": write("{drawn_shares}", {"queue": "line.queue", "weight": weight}),
             "first": "{first_by_index}",
             "order": parts["within"],
             "at_level": at_level("shares.level"),
-            "or_in_vain": " OR {in_vain}",
         }
-        weighed = parts | {"queue": "line.queue", "weight": strategy.draw.sql("level.priority")}
-        parts["shares"] = statements(schema).write("{drawn_shares}", weighed)
-    return statements(schema).write("{exchange_many}", parts)
+    return write("{exchange_many}", parts)
 
 
 @lru_cache(maxsize=256)
 def exchange_start(schema: str | None, done: str) -> str:
     """The fused exchange that begins one claim which was handed over."""
-    parts = {"done": f"{{done_{done}}}", "ended": f"{{ended_{done}}}", "or_in_vain": ""}
-    return statements(schema).write("{exchange_start}", parts)
-
-
-def _load(
-    schema: str | None, style: str, parts: dict[str, str], sources: Sequence[tuple[str, str]] = ()
-) -> Statements:
-    template = "%({0})s" if style == "pyformat" else ":{0}"
-    return queries.load(
-        (_PACKAGE, "queries.sql"),
-        (_PACKAGE, "fused.sql"),
-        *sources,
-        words=_WORDS | parts,
-        parameter=lambda name: TYPED.get(name, _TEXT).format(template.format(name)),
-        schema=schema,
-    )
+    return statements(schema).write("{exchange_start}", {"done": f"{{done_{done}}}"})

@@ -10,6 +10,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from rowlock.errors import DataRefused, OutcomeUnknown, StoreUnreachable, WorkerGone
 from rowlock.job import Claim, ClaimRequest, Exchange, ExchangeResult, Outcome
@@ -32,14 +33,13 @@ _NULL = msgspec.Raw(b"null")
 _types = get_type_hints(Claim) | {"args_json": msgspec.Raw, "meta_json": msgspec.Raw}
 _row = GenericAlias(tuple, tuple(_types[name] for name in Claim.__struct_fields__[: len(CLAIM_COLUMNS)]))
 _claim = msgspec.json.Decoder(_row)
-_ids = msgspec.json.Decoder(list[int])
 
 
 class Answer(msgspec.Struct, frozen=True):
     """What the statement said."""
 
     alive: bool
-    has_queue_settings: bool  # a queue is paused, or has a strategy of its own
+    has_paused: bool  # a queue is paused
     needs_transaction: bool  # a plain transaction has to do it
     lost: list[Outcome]
     claims: list[Claim]
@@ -55,9 +55,7 @@ class FusedExchange:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._has_queue_settings = (
-            False  # a queue is paused or has a strategy of its own, as of the last look
-        )
+        self._has_paused = False  # a queue was paused at the last look
 
     def exchange(self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]) -> ExchangeResult | None:
         """Outcomes out, claims in; None if this is nothing for one statement. `plain` does the rest."""
@@ -67,30 +65,40 @@ class FusedExchange:
         usual = all(outcome.is_usual for outcome in asked.outcomes)  # first-try completions leave no history
         if not usual or len(request.starts) > 1:
             return None
-        one = is_for_one(request) and not self._has_queue_settings
+        one = is_for_one(request) and not self._has_paused
         said = self._ask(asked, request, many=not one)
-        self._has_queue_settings = said.has_queue_settings or bool(
-            request.starts and self._has_queue_settings
-        )
-        claims = said.claims
-        last = claims[-1].queue if claims else request.after
-        only_claims = Exchange(worker=asked.worker, request=request, now=asked.now)
+        if not request.starts:
+            self._has_paused = said.has_paused
+        more = None
         try:
-            if not said.alive:
-                raise WorkerGone(f"worker {asked.worker} was declared dead; it has to register anew")
-            if said.needs_transaction or (one and said.has_queue_settings):
-                got = plain(only_claims) if said.needs_transaction else self.exchange(only_claims, plain)
-                got = got or ExchangeResult()
-                return ExchangeResult(got.claims, said.lost, got.last_queue)
-            if said.leaves_places(request):
-                left = request.count - len(claims)
-                rest = msgspec.structs.replace(request, count=left, isolate=False)
-                more = self.exchange(msgspec.structs.replace(only_claims, request=rest), plain)
-                claims = claims + (more.claims if more else [])
+            more = self._rest(asked, request, said, one, plain)
         except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
-            if not asked.outcomes and not claims:
+            if not asked.outcomes and not said.claims:
                 raise
-        return ExchangeResult(self._in_time(asked, claims), said.lost, last)
+        more = more or ExchangeResult(last_queue=request.after)
+        last = said.claims[-1].queue if said.claims else more.last_queue
+        return ExchangeResult(self._in_time(asked, said.claims) + more.claims, said.lost, last)
+
+    def _rest(
+        self,
+        asked: Exchange,
+        request: ClaimRequest,
+        said: Answer,
+        one: bool,
+        plain: Callable[[Exchange], ExchangeResult],
+    ) -> ExchangeResult | None:
+        """What the statement could not do, or not yet."""
+        if not said.alive:
+            raise WorkerGone(f"worker {asked.worker} was declared dead; it has to register anew")
+        again = Exchange(worker=asked.worker, request=request, now=asked.now)
+        if said.needs_transaction:
+            return plain(again)
+        if one and said.has_paused:
+            return self.exchange(again, plain)
+        if said.leaves_places(request):
+            rest = replace(request, count=request.count - len(said.claims), isolate=False)
+            return self.exchange(replace(again, request=rest), plain)
+        return None
 
     def _ask(self, asked: Exchange, request: ClaimRequest, many: bool) -> Answer:
         statement, values = self._question(asked, request, many)
@@ -110,12 +118,11 @@ class FusedExchange:
         """The statement, and its values; in the form for `many` jobs or for one."""
         schema = self._database.address.schema
         number, done = finished(asked.outcomes)
-        values = {"worker": asked.worker, **done}
+        names = _in_turn(request)
+        values = {"worker": asked.worker, "names": _array(map(_quoted, names)) if names else None, **done}
         if request.starts:
             ((job, claim),) = request.starts
-            chosen = {"all": int(not request.queues), "names": _array(map(_quoted, request.queues))}
-            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **chosen, **values}
-        names = _in_turn(request)
+            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **values}
         statement = exchange(
             schema,
             strategy=get_strategy(request.strategy),
@@ -131,7 +138,6 @@ class FusedExchange:
             "isolate": int(request.isolate),
             "after": request.after,
             "queue": names[0] if names else None,
-            "names": _array(map(_quoted, names)),
             "unknown": left_out(request),
             **values,
         }
@@ -180,19 +186,22 @@ def _quoted(text: str | None) -> str:
 
 def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) -> Answer:
     """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
-    (facts,) = [row for row in rows if row[0] is not None]
-    done: set[int] = set(_ids.decode(facts[3]) if facts[3] else ())
+    ((alive, has_paused, needs_transaction, ids),) = [row for row in rows if row[0] is not None]
+    done = set(map(int, filter(None, (ids or b"")[1:-1].split(b","))))  # an array, as in {1,2}
     claims = [_claim_of(row[3] or b"") for row in rows if row[0] is None]
+    strategy = get_strategy(request.strategy)
     if len(claims) > 1:
-        claims = get_strategy(request.strategy).arranged(claims)
+        claims = strategy.arranged(claims)
         names = _in_turn(request)
         claims.sort(
             key=lambda one: names.index(one.queue) if names else (one.queue <= request.after, one.queue)
         )
+    # Of all that was drawn, others may hold all: a plain transaction passes the draws on to other levels.
+    in_vain = bool(strategy.draw) and not claims and not request.starts
     return Answer(
-        facts[0] == _TRUE,
-        facts[1] == _TRUE,
-        facts[2] == _TRUE,
+        alive == _TRUE,
+        has_paused == _TRUE,
+        needs_transaction == _TRUE or in_vain,
         [outcome for outcome in outcomes if outcome.id not in done],
         claims,
     )

@@ -6,8 +6,8 @@ Runs on rowlock's own connections; `stores/sql/inserting.py` has the way that wo
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rowlock.errors import StoreError
@@ -15,6 +15,7 @@ from rowlock.job import Inserted, NewJob
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
+from rowlock.stores.postgres.prepared import Value
 from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
@@ -23,10 +24,9 @@ from rowlock.stores.sql.statements import qualified
 if TYPE_CHECKING:
     from rowlock.stores.postgres.database import PostgresDatabase
 
-_COLUMNS = (
-    "id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at, args, expires_at, "
-    "meta"
-)
+# Of a job that is due now, the table's defaults say the rest.
+_SHORT: tuple[str, ...] = ("id", "position", "task", "queue", "priority", "max_attempts", "args")
+_COLUMNS = (*_SHORT, "state", "created_at", "run_at", "due_at", "expires_at", "meta")
 _TRIES = 3
 _MICROSECONDS = 1e-5  # as near as a float comes to the server's
 _NOT_THERE = Inserted(0, False, 0.0)
@@ -51,9 +51,11 @@ class Inserting:
             if is_bulk(jobs):
                 moment = tx.row("began")[0] if now is None else now
                 ids = database.numbers(tx, len(jobs))
-                plain = now is None and all(map(is_short, jobs))
-                write = copy_plain if plain else copy
-                write(tx.link, database.address.schema, ids, jobs, moment)
+                if now is None and all(map(is_short, jobs)):
+                    columns, rows = _SHORT, map(_short, ids, jobs)
+                else:
+                    columns, rows = _COLUMNS, map(partial(_whole, now=moment), ids, jobs)
+                copy(tx.link, database.address.schema, "jobs", columns, rows)
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
@@ -65,12 +67,20 @@ class Inserting:
         """One statement, which commits by itself; if its answer is lost, the token finds the job."""
         database, url = self._database, self._database.url
         token = random.getrandbits(63)
+        values: dict[str, Value] = {
+            "task": job.task,
+            "queue": job.queue,
+            "priority": job.priority,
+            "max_attempts": job.max_attempts,
+            "args": job.args,
+            "token": token,
+        }
         for _ in range(_TRIES):
             link = None
             try:
                 with database.read() as db:
                     link = db.link
-                    ((id, created, _),) = db.ask(self._one, {**values_of(job), "token": token})
+                    ((id, created, _),) = db.ask(self._one, values)
                 return Inserted(int(id or 0), True, float(created or 0))
             except StoreError as error:
                 if link is None or not is_lost(error.__cause__):
@@ -109,59 +119,34 @@ def is_short(job: NewJob) -> bool:
     return job.is_plain and job.run_at is None and not job.delay
 
 
-def values_of(job: NewJob) -> dict[str, Any]:
-    """A plain job as the values of `insert_one`."""
-    return {
-        "task": job.task,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "args": job.args,
-    }
-
-
 def is_bulk(jobs: Sequence[NewJob]) -> bool:
     """True if a COPY is worth it, and can do it: it knows nothing of unique keys."""
     return len(jobs) > _MOST_BY_JSON and all(job.unique_key is None for job in jobs)
 
 
-def copy_plain(
-    link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJob], now: float
+def copy(
+    link: Link, schema: str | None, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Write many jobs that are due now: the tables' defaults say the rest."""
-    statement = "COPY rowlock_jobs (id, position, task, queue, priority, max_attempts, args) FROM STDIN"
-    with link.cursor.copy(qualified(statement, schema)) as stream:
-        for id, job in zip(ids, jobs, strict=True):
-            stream.write_row((id, id, job.task, job.queue, job.priority, job.max_attempts, job.args))
-
-
-def copy(link: Link, schema: str | None, ids: Sequence[int], jobs: Sequence[NewJob], now: float) -> None:
-    """Write many jobs under numbers that were drawn for them."""
-    statement = qualified(f"COPY rowlock_jobs ({_COLUMNS}) FROM STDIN", schema)
+    """Write the rows in one COPY."""
+    statement = qualified(f"COPY rowlock_{table} ({', '.join(columns)}) FROM STDIN", schema)
     with link.cursor.copy(statement) as stream:
-        created = stamp(now)
-        for id, job in zip(ids, jobs, strict=True):
-            state, due, deadline = job.placed(now)
-            at = created if due == now else stamp(due)
-            stream.write_row(
-                (
-                    id,
-                    id,
-                    job.task,
-                    job.queue,
-                    job.priority,
-                    state._value_,
-                    job.max_attempts,
-                    created,
-                    at,
-                    at,
-                    job.args,
-                    None if deadline is None else stamp(deadline),
-                    job.meta,
-                )
-            )
+        for row in rows:
+            stream.write_row(row)
 
 
+def _short(id: int, job: NewJob) -> tuple[Any, ...]:
+    """The job under the number that was drawn for it, by _SHORT."""
+    return id, id, job.task, job.queue, job.priority, job.max_attempts, job.args
+
+
+def _whole(id: int, job: NewJob, now: float) -> tuple[Any, ...]:
+    """The same by _COLUMNS."""
+    state, due, deadline = job.placed(now)
+    times = stamp(now), stamp(due), stamp(due), None if deadline is None else stamp(deadline)
+    return *_short(id, job), state._value_, *times, job.meta
+
+
+@lru_cache(maxsize=64)  # many jobs have the same times
 def stamp(seconds: float) -> str:
     """Unix seconds as PostgreSQL reads them; `datetime` would refuse the year 10000."""
     # The fraction by itself, as `datetime` does: seconds * 1_000_000 has no digits left, and was off by one.

@@ -1,4 +1,4 @@
-"""LISTEN: how a sleeping worker receives the hint that there is work. Who sends it is in `notify.py`.
+"""LISTEN: which workers sleep, and how one receives the hint that there is work.
 
 NOTIFY makes commits wait for each other, so only sleeping workers are notified, and one of them, not all.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from hashlib import md5
 
 import psycopg
@@ -18,13 +19,44 @@ from rowlock.outage import backoff
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.dialect import CHANNEL
-from rowlock.stores.postgres.notify import Sleepers
+from rowlock.stores.postgres.session import PostgresSession
 
 log = logging.getLogger("rowlock.wake")
 
 _ASK_AFTER_SECONDS = 5.0  # of silence, after which the listener checks that the connection still works
 _ANSWER_TIMEOUT_SECONDS = 5.0  # that this check may take: else the connection is half-open
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 10.0
+
+
+class Sleepers:
+    """The workers of this process whose rows say that they sleep."""
+
+    def __init__(self, read: Callable[[], AbstractContextManager[PostgresSession]]) -> None:
+        self._read = read
+        self._here: set[str] = set()
+
+    def __contains__(self, worker: str) -> bool:
+        return worker in self._here
+
+    def fall_asleep(self, worker: str) -> bool:
+        """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
+        with self._read() as db:
+            row = db.row("sleep", worker=worker)
+        self._here.add(worker)
+        return row is not None and bool(row[0])
+
+    def get_up(self, worker: str, is_told: bool = False) -> None:
+        """It waits no more; `is_told` if its row says so already."""
+        if worker in self._here:
+            if not is_told:
+                with self._read() as db:
+                    db.run("awake", worker=worker)
+            self._here.discard(worker)
+
+    def wake_another(self, worker: str) -> None:
+        """Notify another worker, if there is work for it."""
+        with self._read() as db:
+            db.rows("wake_another", worker=worker)
 
 
 class Listener(Wake):
@@ -93,9 +125,9 @@ class Listener(Wake):
         failures = 0
         while not self._stop.is_set():
             try:
-                self._link = self._open_link()
-                self._link.connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
-                self._listen(self._link.connection)
+                with closing(self._open_link()) as self._link:
+                    self._link.connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
+                    self._listen(self._link.connection)
                 failures = 0
             except (StoreError, psycopg.Error, OSError) as error:
                 if self._listening_as is not None:
@@ -105,10 +137,7 @@ class Listener(Wake):
                     log.warning("wake-ups are not received for now, polling goes on: %s", first)
                 failures += 1
             finally:
-                self._listening_as = None
-                if self._link is not None:
-                    self._link.close()
-                    self._link = None
+                self._listening_as = self._link = None
             self._stop.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
 
     def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -118,9 +147,7 @@ class Listener(Wake):
         self._listening_as = worker
         self._ring()  # something may have come before we listened
         while not self._stop.is_set() and self._worker() == worker:
-            heard = False
-            for _ in connection.notifies(timeout=_ASK_AFTER_SECONDS, stop_after=1):
-                heard = True
+            heard = list(connection.notifies(timeout=_ASK_AFTER_SECONDS, stop_after=1))
             if self._stop.is_set():
                 return
             if heard:

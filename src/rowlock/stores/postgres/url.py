@@ -70,11 +70,9 @@ def parse(url: str) -> Address:
     if not size.isdecimal() or not 2 <= int(size) <= 1000:
         raise ConfigurationError(f"pool_size={size!r}: must be a whole number from 2 to 1000")
     name = options.pop("application_name", "rowlock")
-    defaults = {key: value for key, value in _DEFAULTS.items() if key not in options}
-    query = urlencode(defaults | options, quote_via=quote)
-    conninfo = (
-        f"postgresql://{parts.netloc}{parts.path}?{query}"  # urlunsplit drops the // of postgresql:///db
-    )
+    query = urlencode(_DEFAULTS | options, quote_via=quote)
+    # Not by urlunsplit, which drops the // of postgresql:///db.
+    conninfo = f"postgresql://{parts.netloc}{parts.path}?{query}"
     _check(conninfo)
     return Address(
         conninfo=conninfo,

@@ -88,5 +88,4 @@ def holes(strategy: Strategy) -> dict[str, str]:
         "first_position": "max" if newest else "min",
         "at_level": "",
         "merged": "" if len(strategy.order) > 1 else "ORDER BY {order} ",
-        "and_known": " AND {known}",
     }

@@ -6,7 +6,6 @@
 --   {levels_in_order} the order of the levels
 --   {first_position}  min or max: which position of a level comes first
 --   {at_level}        a condition on the priority, where a level was drawn
---   {and_known}       leaves out the tasks that the worker does not know
 --   {merged}          sorts what was found at the marks of several levels
 
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
