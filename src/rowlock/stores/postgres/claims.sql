@@ -81,8 +81,7 @@ WHERE level.priority IS NOT NULL ORDER BY {levels_in_order}, low DESC
 {levels}
 SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
     SELECT id, priority, position FROM rowlock_jobs
-    WHERE queue = :queue AND {eligible}{at_level}
-      AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
+    WHERE queue = :queue AND {eligible}{at_level} AND {at_mark}
     ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
 {merged}LIMIT {limit}
 
@@ -90,24 +89,8 @@ SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
 {levels}
 SELECT 1 FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
     SELECT 1 FROM rowlock_jobs
-    WHERE {queued} AND queue = :queue AND {known}
-      AND priority = one_level.number AND position > one_level.low AND position <= one_level.high
+    WHERE {queued} AND queue = :queue AND {known} AND {at_mark}
     ORDER BY priority DESC, position LIMIT 1) found LIMIT 1
-
--- In each level the first position that is for this worker, and the last of all.
--- name: sweep_oldest
-{levels}
-SELECT priority,
-       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority DESC, position LIMIT 1),
-       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
-FROM level WHERE priority IS NOT NULL
-
--- name: sweep_newest
-{levels}
-SELECT priority,
-       (SELECT position FROM rowlock_jobs WHERE {in_level} AND {known} ORDER BY priority, position DESC LIMIT 1),
-       (SELECT position FROM rowlock_jobs WHERE {in_level} ORDER BY priority, position DESC LIMIT 1)
-FROM level WHERE priority IS NOT NULL
 
 -- fragment: in_level
 {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority

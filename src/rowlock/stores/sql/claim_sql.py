@@ -43,7 +43,7 @@ class ClaimSql:
         self._indexes = indexes
         self.isolated = statements["claim_isolated"]
         self.has_marks = "marked_has_work" in statements
-        if self.has_marks and "sweep_oldest" not in statements:
+        if self.has_marks:
             for name, order in (("sweep_oldest", READY), ("sweep_newest", backwards(READY))):
                 statements[name] = statements.write("{sweep}", {"within": order_sql(order)})
 
