@@ -172,7 +172,8 @@ class StatusForm(Form):
                 return value.replace(":percent", table.number(column, ":percent"))
             case "progress_done":
                 return table.number(column, value)
-        return value
+            case _:
+                return value
 
     def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         if outcome.ending is Ending.COMPLETED:
