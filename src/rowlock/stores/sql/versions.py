@@ -6,7 +6,6 @@ Knows no database; a store's `schema.py` does the creating and upgrading.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 
@@ -36,6 +35,8 @@ def script(package: str, words: Mapping[str, str]) -> str:
 
 def single_statements(script: str) -> Iterator[str]:
     """The statements of a script one by one, for drivers that would commit before they run several."""
+    import sqlite3  # here: `import rowlock` brings no database driver along
+
     lines: list[str] = []
     for line in script.splitlines():
         lines.append(line)
