@@ -254,7 +254,7 @@ def decide(event: Event, facts: Facts, retry: Retry) -> Verdict:
 
 
 def _kind(event: Event, ending: Ending) -> str | None:
-    if ending is CANCELLED and event in (*_NO_ERRORS, Event.CHILD_DIED):  # to be killed is to stop
+    if ending is CANCELLED and event in (*_NO_ERRORS, Event.CHILD_DIED):  # a child that was killed for it
         return "cancelled"
     if event in _NO_ERRORS and ending is not FAILED:
         return None

@@ -11,7 +11,7 @@ from enum import Enum
 
 import msgspec
 
-# Seconds; with a lease of 2 s, some of those frozen on a busy machine beat later than s/6.
+# Seconds; with a lease of 2 s, workers that were frozen together may need longer than one beat, s/6.
 _RECOVERY_AT_LEAST = 1.0
 
 
@@ -85,7 +85,8 @@ class Liveness:
     def beaten(self, moment: float) -> None:
         """A beat has been written."""
         if moment - self._beat_at > self.lease.claim_below:
-            self._recovered_at = moment + self.lease.recovery  # first: a reader must not miss both
+            # First, or another thread could read ALIVE in between.
+            self._recovered_at = moment + self.lease.recovery
         self._beat_at = moment
 
     def declared_dead(self) -> None:

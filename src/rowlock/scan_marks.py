@@ -57,7 +57,7 @@ class Marks:
     def sweep_in(self) -> float:
         """After a claim that found less than was asked for: seconds after which another may find more.
 
-        Said once for each claim: whoever makes no more of them must not be woken again and again.
+        Returned once for each claim, so that a worker that makes no more of them is not woken for sweeps.
         """
         was_old, self._is_old = self._is_old, False
         return max(0.0, self._sweep_at - self._clock()) if was_old else math.inf

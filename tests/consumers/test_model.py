@@ -15,7 +15,7 @@ from rowlock.consumers import overview
 from rowlock.consumers.row import from_text
 from rowlock.consumers.source import ConsumerSource
 from rowlock.consumers.table import Table
-from rowlock.endings import LONGEST_ISOLATION
+from rowlock.endings import LONGEST_ISOLATION, Event
 from rowlock.errors import Fail, RetryLater, WorkerGone
 from rowlock.job import ClaimRequest, Ending, ExchangeResult, Outcome, Progress, Report
 from rowlock.stores.base import Retention
@@ -225,7 +225,7 @@ class ConsumerModel(RuleBasedStateMachine):
     def finish_each(self, taken: Taken, answers: tuple[Any, ...]) -> None:
         """The rows of a batch each for itself, in the order in which they were handed over."""
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
-        events = {True: "fail", False: "raised"}
+        events = {True: Event.FAIL, False: Event.RAISED}
         told = [
             ["error", "oh", events[one], False, None, False] if isinstance(one, bool) else ["ok", one]
             for one in answers

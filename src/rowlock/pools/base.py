@@ -33,7 +33,7 @@ class Run:
         self.task = task
         self.context = context
         self.pool_name = pool_name
-        self.cost = cost  # seconds that it may take, by experience; without any: for ever
+        self.cost = cost  # seconds that it may take; infinite if its task is not known to be quick
         self.started = time.monotonic()  # given to its pool; its context knows when it began
         self.settled = False  # somebody has decided on this run: any later outcome is dropped
 
@@ -56,7 +56,10 @@ class Runs(Protocol):
 
 
 class Pool(Protocol):
-    """Runs up to its size at once; each run ends in one call of `runs.settle(run, outcome)`."""
+    """Runs up to its size at once; each run ends in one call of `runs.settle(run, outcome)`.
+
+    The threads of the thread pool are the worker's runners, which make that call.
+    """
 
     @property
     def stuck(self) -> int:

@@ -341,7 +341,8 @@ class Worker:
         self.claimer.stopping = self._stop_now = False  # it may run again
         self.polls.running = False
         self.polls.close()
-        self._heartbeat.leave(retire=written)  # else retiring would give back what is done: better the lease
+        # With outcomes unwritten it does not retire: finished jobs would be requeued at once.
+        self._heartbeat.leave(retire=written)
         self._residents.close()
         log.debug("worker ended: %s", self.tally)
 

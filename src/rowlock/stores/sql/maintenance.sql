@@ -39,7 +39,7 @@ SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
 ORDER BY expires_at LIMIT :most {lock}
 
--- Maintenance ends pauses whose time is over, so that claims compare no times.
+-- Maintenance ends pauses whose time is over: claims that ask for a paused queue compare no times.
 -- name: pauses_over
 SELECT name FROM rowlock_queues WHERE paused_until <= {now}
 
