@@ -82,10 +82,10 @@ def main(path: str, library: str, scale: str, slow: str, writes: str) -> None:
     if library == "apsw":
         other_sqlite.VFS = "unix"
         other_sqlite.take_the_place_of_sqlite3()
-    from rowlock.stores.sqlite import SqliteStore, checkpoints, connections
+    from rowlock.stores.sqlite import SqliteStore, connections, wal_checkpoints
 
-    checkpoints._LARGE //= int(scale)
-    checkpoints._TOO_LARGE //= int(scale)
+    wal_checkpoints._LARGE //= int(scale)
+    wal_checkpoints._TOO_LARGE //= int(scale)
     connections._LARGEST_LOG //= int(scale)
     store = SqliteStore(path)
     store.open()

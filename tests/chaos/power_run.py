@@ -172,9 +172,9 @@ def main(database: str, seed: str, steps: str, synchronous: str, library: str, t
     vfs = RecordingVfs(record, int(seed))  # known to SQLite for as long as it has a name here
     if library != "sqlite3":
         _use_apsw(vfs.name, synchronous, old=library == "old-apsw")
-    from rowlock.stores.sqlite import checkpoints, connections
+    from rowlock.stores.sqlite import connections, wal_checkpoints
 
-    checkpoints._WRITES = 8  # so that the log starts over often, and is cut
+    wal_checkpoints._WRITES = 8  # so that the log starts over often, and is cut
     connections._LARGEST_LOG = 128 * 1024
     Program(database, random.Random(int(seed)), record).run(int(steps))
     with open(target, "wb") as file:

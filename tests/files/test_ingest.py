@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Rowlock
+from rowlock.files import folder_watch
 from rowlock.files import ingest as ingest_module
-from rowlock.files import watching
 from rowlock.files.ingest import Ingest
 from tests.eventually import eventually
 from tests.files.station import LONG_AGO, Station
@@ -449,7 +449,7 @@ def test_without_watchfiles_scans_alone_find_everything(
     station = sqlite_station
     station.create()
     monkeypatch.setitem(__import__("sys").modules, "watchfiles", None)
-    monkeypatch.setattr(watching, "_told_missing", False)
+    monkeypatch.setattr(folder_watch, "_told_missing", False)
     with serving(declared(station, settle=0.05, interval=0.1)):
         station.write("a.wav", age=0)
         eventually(lambda: station.column("file_raw") == ["a.wav"])
@@ -462,7 +462,7 @@ def test_the_watcher_survives_a_name_that_is_not_utf_8(
 ) -> None:
     station = sqlite_station
     station.create()
-    monkeypatch.setattr(watching, "_AGAIN", 0.05)
+    monkeypatch.setattr(folder_watch, "_AGAIN", 0.05)
     made = declared(station, settle=0.05, interval=600.0)
     with serving(made):
         eventually(lambda: made.record().last_run is not None)
@@ -494,15 +494,15 @@ def test_a_folder_that_is_away_for_a_while_is_taken_up_again(
 def test_a_file_that_comes_before_its_folder_is_watched_is_found(
     sqlite_station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    station, watch, begin = sqlite_station, watching._watchfiles(), threading.Event()
+    station, watch, begin = sqlite_station, folder_watch._watchfiles(), threading.Event()
     station.create()
 
     def late(*given: Any, **named: Any) -> Iterator[Any]:
         begin.wait(30)
         yield from watch(*given, **named)
 
-    monkeypatch.setattr(watching, "_LOOK", 100)
-    monkeypatch.setattr(watching, "_watchfiles", lambda: late)
+    monkeypatch.setattr(folder_watch, "_LOOK", 100)
+    monkeypatch.setattr(folder_watch, "_watchfiles", lambda: late)
     made = declared(station, settle=0.05, interval=600.0)
     with serving(made):
         eventually(lambda: made.record().last_run is not None)
@@ -516,7 +516,7 @@ def test_a_folder_that_is_made_anew_is_watched_again(
 ) -> None:
     station = sqlite_station
     station.create()
-    monkeypatch.setattr(watching, "_LOOK", 100)
+    monkeypatch.setattr(folder_watch, "_LOOK", 100)
     made = declared(station, settle=0.05, interval=600.0)
     with serving(made):
         eventually(lambda: made.record().last_run is not None)

@@ -17,7 +17,7 @@ from rowlock.pools.process.child_supervisor import STOP_SECONDS, ChildSupervisor
 from rowlock.pools.process.messages import ClaimChanged, RunJob
 from rowlock.pools.process.spawn import Child
 from rowlock.worker.runs import Runs
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from tests.test_strategies import claim
 
 

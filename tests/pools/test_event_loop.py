@@ -18,7 +18,7 @@ from rowlock.pools.base import Run
 from rowlock.pools.event_loop import AsyncPool
 from rowlock.task import Task
 from rowlock.worker.runs import Runs
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from tests.eventually import eventually
 from tests.test_strategies import claim
 

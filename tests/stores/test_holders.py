@@ -18,7 +18,7 @@ import pytest
 
 from rowlock import JobContext, Rowlock, StoreBusy
 from rowlock.outage import Outage
-from rowlock.stores.sqlite.holders import OpenTransaction, open_transaction
+from rowlock.stores.sqlite.lock_holders import OpenTransaction, open_transaction
 from rowlock.worker import store_backoff as backoff_module
 from rowlock.worker.store_backoff import StoreBackoff
 from tests.eventually import eventually
@@ -29,7 +29,7 @@ LOCKS_ARE_SHOWN = sys.platform == "linux"
 
 STORM = """
 import sqlite3, sys, threading, time
-from rowlock.stores.sqlite.holders import open_transaction
+from rowlock.stores.sqlite.lock_holders import open_transaction
 
 end = time.monotonic() + 0.5
 

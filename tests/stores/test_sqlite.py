@@ -27,7 +27,7 @@ from rowlock.errors import (
 )
 from rowlock.job import Ending
 from rowlock.scan_marks import Marks
-from rowlock.stores.sqlite import SqliteStore, checkpoints, connections, schema
+from rowlock.stores.sqlite import SqliteStore, connections, schema, wal_checkpoints
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Key, Strategy, Weight
 from tests.eventually import eventually
@@ -281,7 +281,7 @@ def test_maintenance_makes_a_checkpoint_when_others_only_write(
     assert log > 4 * 1024 * 1024
     before = os.stat(path).st_size
     # Also on a machine that was just started: the monotonic clock counts from there.
-    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: 0.01))
+    monkeypatch.setattr(wal_checkpoints, "time", SimpleNamespace(monotonic=lambda: 0.01))
     store.checkpoint()
     assert os.stat(path).st_size > before + 2 * 1024 * 1024
 
@@ -302,9 +302,9 @@ def test_a_log_that_was_started_over_is_not_left_alone_for_a_reader_that_has_gon
 ) -> None:
     """Beside other load it became 103 MB large in such a pause."""
     large, moment = 512 * 1024, [0.0]
-    monkeypatch.setattr(checkpoints, "_LARGE", large)
-    monkeypatch.setattr(checkpoints, "_TOO_LARGE", 3 * large)
-    monkeypatch.setattr(checkpoints, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(wal_checkpoints, "_LARGE", large)
+    monkeypatch.setattr(wal_checkpoints, "_TOO_LARGE", 3 * large)
+    monkeypatch.setattr(wal_checkpoints, "_LOOK_EVERY", 0.0)
     monkeypatch.setattr(connections, "_LARGEST_LOG", large)
 
     def log_after(writes: int) -> int:
@@ -317,7 +317,7 @@ def test_a_log_that_was_started_over_is_not_left_alone_for_a_reader_that_has_gon
         if who == "another writer" and not connection_of(store).in_transaction:
             other.execute("INSERT INTO mine VALUES (zeroblob(1000))")
 
-    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: moment[0], sleep=sleep))
+    monkeypatch.setattr(wal_checkpoints, "time", SimpleNamespace(monotonic=lambda: moment[0], sleep=sleep))
     add(store)
     for setup in (f"PRAGMA journal_size_limit = {large}", "CREATE TABLE mine (x)"):
         other.execute(setup)

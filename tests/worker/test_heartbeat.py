@@ -15,7 +15,7 @@ from rowlock.liveness import Lease, Liveness
 from rowlock.stores.base import Bell
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
-from rowlock.worker.run_reports import RunReports
+from rowlock.worker.progress_reports import ProgressReports
 
 
 class Beats:
@@ -26,7 +26,7 @@ class Beats:
         self.errors: list[Exception] = []
         options = Profile("w", (), "PRIORITY", 1.0)
         self.liveness = Liveness(Lease(app.settings.lease))
-        parts = (self.liveness, cast(Bell, self), cast(RunReports, self))
+        parts = (self.liveness, cast(Bell, self), cast(ProgressReports, self))
         self.heartbeat = Heartbeat(app.workload(), options, *parts)
         self.heartbeat.register()
         options.strategy = "FIFO"

@@ -18,7 +18,7 @@ from rowlock.worker import isolation
 from rowlock.worker.demand import Demand
 from rowlock.worker.profile import Profile
 from rowlock.worker.runs import Runs
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from tests.eventually import eventually
 from tests.stores.steps import add, take, worker
 from tests.test_strategies import claim

@@ -14,10 +14,10 @@ from rowlock.job import ClaimRequest, Ending
 from rowlock.liveness import Lease, Liveness
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.maintenance_schedule import MaintenanceSchedule
 from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.profile import Profile
-from rowlock.worker.unwritten import Batch, Unwritten
+from rowlock.worker.unwritten_outcomes import Batch, Unwritten
 from tests.stores.steps import add, end, state
 
 
@@ -29,7 +29,7 @@ class Looks:
         options = Profile(None, (), "FIFO", 1.0)
         liveness = Liveness(Lease(app.settings.lease))
         self.heartbeat = Heartbeat(app.workload(), options, liveness, queue.SimpleQueue())
-        turns = MaintenanceTurns(app, app.workload(), self.heartbeat)
+        turns = MaintenanceSchedule(app, app.workload(), self.heartbeat)
         polls = PollTiming(app.workload(), options, self.heartbeat, turns, queue.SimpleQueue())
         self.unwritten = Unwritten()
         self.exchanger = Exchanger(self.store, self.heartbeat, polls, self.unwritten)

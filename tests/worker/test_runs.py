@@ -11,7 +11,7 @@ from rowlock.execution.context import JobContext
 from rowlock.job import Ending, Outcome
 from rowlock.pools.base import Run
 from rowlock.worker.runs import Runs
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from tests.test_strategies import claim
 
 

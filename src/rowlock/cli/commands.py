@@ -20,7 +20,7 @@ COMMANDS = {
     "produce": ("enqueue",),
     "jobs": ("jobs", "job"),
     "watch": ("watch",),
-    "operate": ("cancel", "retry"),
+    "job_actions": ("cancel", "retry"),
     "queues": ("pause", "resume", "queues"),
     "workers": ("workers",),
     "check": ("check",),

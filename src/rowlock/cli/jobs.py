@@ -1,6 +1,6 @@
 """`rowlock jobs` and `rowlock job`: a page of jobs, and everything about one.
 
-Only looks; what changes a job is in `operate.py`.
+Only looks; what changes a job is in `job_actions.py`.
 """
 
 from __future__ import annotations

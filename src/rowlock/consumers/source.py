@@ -1,7 +1,7 @@
 """The rows of a user's table as a source of work, in place of jobs.
 
-How rows are claimed is in `claiming.py`, how outcomes are written in `settling.py`, and regular upkeep in
-`upkeep.py`; exchange and rescue are those of every source.
+How rows are claimed is in `claiming.py`, how outcomes are written in `settling.py`, and maintenance in
+`maintenance.py`; exchange and rescue are those of every source.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 from rowlock.codec import json_text
 from rowlock.consumers.claiming import RowClaiming
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.maintenance import TableMaintenance
 from rowlock.consumers.row import key_text, own_budget
 from rowlock.consumers.settling import RowSettling
 from rowlock.consumers.table import Table
-from rowlock.consumers.upkeep import TableUpkeep
 from rowlock.endings import LONGEST_ISOLATION, Facts
 from rowlock.errors import DataRefused, Fail, RetryLater
 from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, ExchangeResult, Outcome, Report
@@ -48,10 +48,14 @@ class ConsumerSource:
         self.claiming = RowClaiming(consumer, lambda: self.table)
         self._switched_off = self._told_when = False  # by the user's own `when=`
         self._told_index = False
-        upkeep = TableUpkeep(self)
-        self.promote, self.expire, self.fail_overdue = upkeep.promote, upkeep.expire, upkeep.fail_overdue
-        self.prune, self.next_needed = upkeep.prune, upkeep.next_needed
-        self.isolated_waiting = upkeep.isolated_waiting
+        maintenance = TableMaintenance(self)
+        self.promote, self.expire, self.fail_overdue = (
+            maintenance.promote,
+            maintenance.expire,
+            maintenance.fail_overdue,
+        )
+        self.prune, self.next_needed = maintenance.prune, maintenance.next_needed
+        self.isolated_waiting = maintenance.isolated_waiting
 
     @property
     def table(self) -> Table:
@@ -319,7 +323,7 @@ class ConsumerSource:
 
         return record(self, exact)
 
-    # -- upkeep: see `upkeep.py` -------------------------------------------------------------------
+    # -- maintenance: see `maintenance.py` ---------------------------------------------------------
 
     def idle(
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None

@@ -9,8 +9,8 @@ from rowlock.errors import StoreError, StoreMissing, StoreMoved, StoreUnusable
 from rowlock.monitoring import WorkerRecord
 from rowlock.options import CONSUMERS
 from rowlock.stores.sql.copying import MOVED, MOVED_TO, CopySide, key_of, moved_facts
+from rowlock.stores.sql.schema_versions import version_of
 from rowlock.stores.sql.store import Store
-from rowlock.stores.sql.versions import version_of
 
 
 class CopyRefused(StoreError):

@@ -16,6 +16,7 @@ import msgspec
 from rowlock.errors import ConfigurationError
 from rowlock.files.file_records import FileRecords
 from rowlock.files.folder import FileRefused, Found, OpenFolder
+from rowlock.files.folder_watch import watching
 from rowlock.files.limits import takes
 from rowlock.files.patterns import matcher
 from rowlock.files.records import FileServiceRecord, FileTrouble, Ingested
@@ -23,7 +24,6 @@ from rowlock.files.rows import Finished, RowWriter, load_statements
 from rowlock.files.service import ErrorBackoff, FileService, Stop
 from rowlock.files.settling import SETTLE_SECONDS, FileSettling
 from rowlock.files.tables import App, FileTable
-from rowlock.files.watching import watching
 from rowlock.options import check_seconds
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from rowlock.worker.prefetch import HORIZON, may_wait
 from rowlock.worker.profile import Profile
 from rowlock.worker.runs import Runs
 from rowlock.worker.store_backoff import StoreBackoff
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from rowlock.workload import Workload
 
 _LOOK_SECONDS = 1.0  # the longest wait while anything runs

@@ -20,7 +20,7 @@ from rowlock.worker.counts import Counts
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.lost_claims import LostClaims
 from rowlock.worker.poll_timing import PollTiming
-from rowlock.worker.unwritten import Batch, Unwritten
+from rowlock.worker.unwritten_outcomes import Batch, Unwritten
 
 log = logging.getLogger("rowlock.worker")
 

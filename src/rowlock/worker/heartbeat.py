@@ -20,7 +20,7 @@ from rowlock.worker.profile import Profile
 from rowlock.workload import Workload
 
 if TYPE_CHECKING:  # `import rowlock` stays light: it brings the pools, and these asyncio
-    from rowlock.worker.run_reports import RunReports
+    from rowlock.worker.progress_reports import ProgressReports
 
 log = logging.getLogger("rowlock.heartbeat")
 
@@ -40,7 +40,7 @@ class Heartbeat:
         profile: Profile,
         liveness: Liveness,
         bell: Bell,
-        reports: RunReports | None = None,
+        reports: ProgressReports | None = None,
     ) -> None:
         self._store = workload.store
         self._registry = workload.registry

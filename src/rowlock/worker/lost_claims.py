@@ -12,7 +12,7 @@ from collections.abc import Collection
 from rowlock.job import ClaimKey
 from rowlock.stores.sql.store import Store
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 
 _LOOK_FOR_SECONDS = 60.0  # after a lost answer, in which the commit may still come through
 LOOK_EVERY_SECONDS = 0.5

@@ -1,6 +1,6 @@
 """When a worker or a poller looks for jobs: wake-ups, waits that grow while nothing comes, counts of polls.
 
-Claims nothing itself; what falls due is told by `maintenance_turns.py`.
+Claims nothing itself; what falls due is told by `maintenance_schedule.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from rowlock.errors import StoreError
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.maintenance_schedule import MaintenanceSchedule
 from rowlock.worker.profile import Profile
 from rowlock.workload import Workload
 
@@ -26,7 +26,7 @@ class PollTiming:
         workload: Workload,
         profile: Profile,
         heartbeat: Heartbeat,
-        maintenance: MaintenanceTurns,
+        maintenance: MaintenanceSchedule,
         bell: Bell,
     ) -> None:
         self._store = workload.store

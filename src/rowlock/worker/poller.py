@@ -24,10 +24,10 @@ from rowlock.retry import DEFAULT, Retry
 from rowlock.stores.base import Bell
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.maintenance_schedule import MaintenanceSchedule
 from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.profile import Profile
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from rowlock.workload import App, Workload
 
 log = logging.getLogger("rowlock.poller")
@@ -90,7 +90,7 @@ class Poller:
         self._unwritten = Unwritten()
         liveness = Liveness(Lease(app.settings.lease))
         self._heartbeat = Heartbeat(workload, self._profile, liveness, self._bell)
-        maintenance = MaintenanceTurns(app, workload, self._heartbeat)
+        maintenance = MaintenanceSchedule(app, workload, self._heartbeat)
         self._polls = PollTiming(workload, self._profile, self._heartbeat, maintenance, self._bell)
         self._exchanger = Exchanger(workload.store, self._heartbeat, self._polls, self._unwritten)
         self._lock = threading.RLock()  # of exchanges; a signal handler may close the poller during one

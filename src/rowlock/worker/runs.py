@@ -22,7 +22,7 @@ from rowlock.job import Claim, ClaimKey, Outcome, Report
 from rowlock.pools.base import Run
 from rowlock.retry import DEFAULT
 from rowlock.stores.base import Bell
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 
 log = logging.getLogger("rowlock.worker")
 

@@ -27,16 +27,16 @@ from rowlock.worker.counts import Counts, Tally
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
-from rowlock.worker.maintenance_turns import MaintenanceTurns
+from rowlock.worker.maintenance_schedule import MaintenanceSchedule
 from rowlock.worker.options import STOP_GRACE, TIMEOUT_GRACE
 from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.pools import Pools, check_number
 from rowlock.worker.profile import Profile
-from rowlock.worker.run_reports import RunReports
+from rowlock.worker.progress_reports import ProgressReports
 from rowlock.worker.runner import Runners
 from rowlock.worker.runs import Runs
 from rowlock.worker.signals import told_by_signals
-from rowlock.worker.unwritten import Unwritten
+from rowlock.worker.unwritten_outcomes import Unwritten
 from rowlock.workload import App, Workload
 
 log = logging.getLogger("rowlock.worker")
@@ -79,9 +79,9 @@ class Worker:
         self._pools = Pools(app, workload, self.runs, self._executor, pool, concurrency, max_jobs_per_child)
         liveness = Liveness(Lease(app.settings.lease))
         self._demand = Demand(workload, self._profile, liveness, self.runs)
-        self._reports = RunReports(workload.store, self.runs, self._pools, self._demand, self._residents)
+        self._reports = ProgressReports(workload.store, self.runs, self._pools, self._demand, self._residents)
         self._heartbeat = Heartbeat(workload, self._profile, liveness, self._bell, self._reports)
-        maintenance = MaintenanceTurns(app, workload, self._heartbeat)
+        maintenance = MaintenanceSchedule(app, workload, self._heartbeat)
         self.polls = PollTiming(workload, self._profile, self._heartbeat, maintenance, self._bell)
         self._exchanger = Exchanger(
             workload.store, self._heartbeat, self.polls, self._unwritten, self._counts

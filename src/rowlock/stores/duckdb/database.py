@@ -32,11 +32,11 @@ from rowlock.stores.sql import statements as queries
 from rowlock.stores.sql.copying import CopySide, refuse_moved
 from rowlock.stores.sql.database import Database, F
 from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.schema_versions import VERSION, check, migrations_in
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import VERSION, check, migrations_in
 
 _OLDEST = (1, 5)
 _LEASE_PER_CAREFUL_AGE = 1.0 / Lease(1.0).rescue_below

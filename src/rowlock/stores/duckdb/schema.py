@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rowlock.stores.sql.versions import VERSION as VERSION
-from rowlock.stores.sql.versions import Migration, migrate, script
+from rowlock.stores.sql.schema_versions import VERSION as VERSION
+from rowlock.stores.sql.schema_versions import Migration, migrate, script
 
 if TYPE_CHECKING:
     import duckdb

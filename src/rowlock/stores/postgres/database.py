@@ -29,12 +29,12 @@ from rowlock.stores.postgres.url import Address
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.copying import CopySide
 from rowlock.stores.sql.database import NOT_OUTERMOST, Database, Witness
+from rowlock.stores.sql.schema_versions import VERSION, check
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import VERSION, check
 
 _OLDEST = 13
 _STATEMENT_TIMEOUT = 30.0

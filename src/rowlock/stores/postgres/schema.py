@@ -11,9 +11,9 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from rowlock.errors import StoreMissing
+from rowlock.stores.sql.schema_versions import VERSION as VERSION
+from rowlock.stores.sql.schema_versions import Migration, migrate, migrations_in, script
 from rowlock.stores.sql.statements import qualified
-from rowlock.stores.sql.versions import VERSION as VERSION
-from rowlock.stores.sql.versions import Migration, migrate, migrations_in, script
 
 _NUMBERED = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _WORDS = {

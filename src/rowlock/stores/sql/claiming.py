@@ -1,28 +1,29 @@
 """The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
 
-Decides what to take; how rows are found, locked and marked is in the statements of `claim_sql`. And what a
-relay does: it hands claims over, and another worker begins them.
+Decides what to take; which queues are asked is in `queues_in_turn.py`, and how rows are found, locked and
+marked in the statements of `claim_sql`. And what a relay does: another worker begins what it hands over.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
 from rowlock.endings import Event
-from rowlock.errors import ConfigurationError, WorkerGone
+from rowlock.errors import WorkerGone
 from rowlock.job import Claim, ClaimRequest, Outcome
 from rowlock.retry import DEFAULT
 from rowlock.scan_marks import Marks
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import finish
+from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings, queues_in_turn, strategy_of
 from rowlock.stores.sql.session import Session
-from rowlock.strategies import Strategy, get_strategy
+from rowlock.strategies import Strategy
 
 CLAIM_COLUMNS = (
     *("id", "claim", "task", "queue", "args", "priority", "failures", "max_attempts", "created_at", "run_at"),
@@ -33,22 +34,6 @@ CLAIM_COLUMNS = (
 def claim_of(row: Any) -> Claim:
     """A row of CLAIM_COLUMNS as a claim."""
     return Claim(*row, claimed_before=row[1] > 1)  # type: ignore[misc]  # the row ends before it
-
-
-class QueueSettings(NamedTuple):
-    """What operators and pauses have set, of all queues."""
-
-    paused: frozenset[str] = frozenset()
-    strategies: Mapping[str, str] = {}
-
-
-def queue_settings(db: Session) -> QueueSettings:
-    """The settings in force."""
-    rows = db.rows("queue_settings")
-    return QueueSettings(
-        frozenset(name for name, paused_at, _, _ in rows if paused_at is not None),
-        {name: strategy for name, _, strategy, _ in rows if strategy},
-    )
 
 
 class Claiming:
@@ -132,14 +117,6 @@ def timed(request: ClaimRequest) -> AbstractContextManager[None]:
     return request.marks.timed() if request.marks and request.unknown else nullcontext()
 
 
-def strategy_of(request: ClaimRequest, settings: QueueSettings, queue: str) -> Strategy:
-    """The strategy of a queue that has one of its own, or that of the request."""
-    try:
-        return get_strategy(settings.strategies.get(queue, request.strategy))
-    except ConfigurationError:  # another process has registered it: this one goes on in its own order
-        return get_strategy(request.strategy)
-
-
 def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
     settings = queue_settings(db)
@@ -174,25 +151,6 @@ def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
         statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
         marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=left_out(request)))
     marks.end_sweep(began)
-
-
-def queues_in_turn(
-    db: Session, request: ClaimRequest, paused: Container[str], next_queue: str | None = None
-) -> Iterator[str]:
-    """The queues that have queued jobs and are not paused, beginning after the one served last."""
-    if request.queues:
-        start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
-        for name in request.queues[start:] + request.queues[:start]:
-            if name not in paused and db.row("queue_has_work", queue=name, unknown=None):
-                yield name
-        return
-    seen: set[str | None] = {None}
-    name = next_queue or db.row("next_queue", after=request.after)[0]
-    while name not in seen:
-        seen.add(name)
-        if name not in paused:
-            yield name
-        name = db.row("next_queue", after=name)[0]
 
 
 # -- claims on their way through a relay -----------------------------------------------------------

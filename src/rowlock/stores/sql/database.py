@@ -20,10 +20,10 @@ from rowlock.outage import Outage
 from rowlock.stores.base import OwnTransaction, Wake
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.schema_versions import emptied, single_statements
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.user_connection import UserConnection
-from rowlock.stores.sql.versions import emptied, single_statements
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.copying import CopySide

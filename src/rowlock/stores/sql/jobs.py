@@ -1,4 +1,4 @@
-"""Jobs as a source of work: how they are claimed, finished and brought back, and their upkeep.
+"""Jobs as a source of work: how they are claimed, finished and brought back, and their maintenance.
 
 The steps themselves are in `claiming.py` and `finishing.py`, the statements in the `.sql` files.
 """
@@ -16,19 +16,10 @@ from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult,
 from rowlock.retry import DEFAULT
 from rowlock.stores.source import DeadHolder, Retention
 from rowlock.stores.sql import finishing, pruning
-from rowlock.stores.sql.claiming import (
-    Claiming,
-    QueueSettings,
-    hand_over,
-    has_work,
-    listed,
-    queue_settings,
-    start,
-    sweep,
-    timed,
-)
+from rowlock.stores.sql.claiming import Claiming, hand_over, has_work, listed, start, sweep, timed
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
+from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings
 from rowlock.stores.sql.refusals import REFUSED
 from rowlock.stores.sql.session import Session
 
@@ -144,7 +135,7 @@ class JobSource:
             for row in db.rows("dead_holders", include_refused=int(include_refused), age=_RECENTLY_DEAD)
         ]
 
-    # -- upkeep ------------------------------------------------------------------------------------
+    # -- maintenance ------------------------------------------------------------------------------------
 
     def promote(self, most: int, now: float | None = None) -> int:
         end_pauses(self._database, now)

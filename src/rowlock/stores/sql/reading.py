@@ -15,11 +15,11 @@ from rowlock.codec import json_text
 from rowlock.errors import ConfigurationError
 from rowlock.job import HistoryEntry, Job, JobList, LogEntry, Progress, State, utc
 from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
-from rowlock.stores.sql.claiming import queue_settings
 from rowlock.stores.sql.copying import moved_facts
 from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.queues_in_turn import queue_settings
+from rowlock.stores.sql.schema_versions import version_of
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sql.versions import version_of
 
 Some = TypeVar("Some", bound=msgspec.Struct)
 

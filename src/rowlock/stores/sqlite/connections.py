@@ -20,7 +20,7 @@ from rowlock.errors import StoreMissing, StoreUnusable
 from rowlock.stores.base import on_behalf_of
 
 # Before 3.51.3 a writer may reset the WAL while a passive checkpoint runs, which corrupts the file. There the
-# automatic (passive) checkpoints are off, and the store makes ones under the write lock: checkpoints.py.
+# automatic (passive) checkpoints are off, and the store makes ones under the write lock: wal_checkpoints.py.
 SAFE_AUTOCHECKPOINT = sqlite3.sqlite_version_info >= (3, 51, 3)
 _LARGEST_LOG = 16 * 1024 * 1024  # what the WAL is cut to when it starts over
 
@@ -28,7 +28,7 @@ _LARGEST_LOG = 16 * 1024 * 1024  # what the WAL is cut to when it starts over
 class Connection(sqlite3.Connection):
     """A connection with a lock for its users; closes itself when nobody holds it any more."""
 
-    # Of the class: `holders.py` finds connections, also those that another thread is just opening.
+    # Of the class: `lock_holders.py` finds connections, also those that another thread is just opening.
     lent_to: int | None = None
     file = ""
 

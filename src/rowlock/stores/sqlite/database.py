@@ -19,14 +19,13 @@ from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.stores.sql.copying import MOVED, CopySide
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.inserting import insert as insert_by_key
+from rowlock.stores.sql.schema_versions import VERSION, check, migrations_in
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
-from rowlock.stores.sql.versions import VERSION, check, migrations_in
 from rowlock.stores.sqlite import schema
-from rowlock.stores.sqlite.checkpoints import Checkpoints, size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, own_statements, written
 from rowlock.stores.sqlite.faults import explain, is_moved
@@ -34,6 +33,7 @@ from rowlock.stores.sqlite.inserting import insert, last_number
 from rowlock.stores.sqlite.session import SqliteSession, Writing
 from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
+from rowlock.stores.sqlite.wal_checkpoints import Checkpoints, size_of
 
 _OLDEST = (3, 35)
 _MANY = 4

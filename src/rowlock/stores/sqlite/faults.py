@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 
 from rowlock.errors import DataRefused, DiskTrouble, StoreBusy, StoreError, StoreUnusable
-from rowlock.stores.sqlite.holders import open_transaction
+from rowlock.stores.sqlite.lock_holders import open_transaction
 
 _FULL = "the disk that holds {path} is full; nothing was written, free some space"
 _NOWHERE = "{path} cannot be opened: check that its folder exists and can be written"

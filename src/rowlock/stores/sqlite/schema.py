@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from rowlock.stores.sql.versions import VERSION as VERSION
-from rowlock.stores.sql.versions import Migration, migrate, script, single_statements
+from rowlock.stores.sql.schema_versions import VERSION as VERSION
+from rowlock.stores.sql.schema_versions import Migration, migrate, script, single_statements
 
 # AUTOINCREMENT: plain rowids are used again after a deletion, which would break the fence.
 _NUMBERED = "INTEGER PRIMARY KEY AUTOINCREMENT"

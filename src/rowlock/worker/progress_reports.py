@@ -18,7 +18,7 @@ from rowlock.worker.runs import Runs
 _FACTS_EVERY_SECONDS = 5.0  # between looks at whether the worker's row still says how it chooses
 
 
-class RunReports:
+class ProgressReports:
     """The reports of one worker's runs."""
 
     def __init__(self, store: Store, runs: Runs, pools: Pools, demand: Demand, residents: Residents) -> None:

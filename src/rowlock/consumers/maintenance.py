@@ -1,4 +1,4 @@
-"""Regular upkeep of a consumer's rows: ends pauses, fails rows that are too old, deletes idle claims."""
+"""Maintenance of a consumer's rows: ends pauses, fails rows that are too old, deletes idle claims."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _AGES_EVERY = 5.0  # seconds between scans for rows that are too old
 _OVERDUE_HOLDER = ""
 
 
-class TableUpkeep:
-    """The upkeep of one consumer."""
+class TableMaintenance:
+    """The maintenance of one consumer."""
 
     def __init__(self, source: ConsumerSource) -> None:
         self._source = source

@@ -15,7 +15,7 @@ from rowlock.workload import App, Workload
 _BETWEEN_TURNS_SECONDS = 0.5  # of a busy worker, at most
 
 
-class MaintenanceTurns:
+class MaintenanceSchedule:
     """One worker's turns; none if its workload is looked after by a relay."""
 
     def __init__(self, app: App, workload: Workload, heartbeat: Heartbeat) -> None:
