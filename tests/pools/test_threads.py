@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from rowlock.execution.context import JobContext
 from rowlock.pools.base import Run
 from rowlock.pools.thread import ThreadPool
@@ -29,9 +31,10 @@ def test_quick_runs_are_left_to_one_thread() -> None:
     assert pool.take_missing() == 1
 
 
-def test_another_thread_goes_on_when_a_quick_run_turns_out_to_be_slow() -> None:
+@pytest.mark.parametrize(("waiting", "threads"), [(1, 1), (50, 3)])
+def test_others_go_on_when_a_quick_run_turns_out_to_be_slow(waiting: int, threads: int) -> None:
     pool = ThreadPool(4)
-    pool.submit(_runs(3, _QUICK))
+    pool.submit(_runs(1 + waiting, _QUICK))
     assert pool.take_missing() == 1
     assert pool.next() is not None  # and does not end
 
@@ -39,7 +42,7 @@ def test_another_thread_goes_on_when_a_quick_run_turns_out_to_be_slow() -> None:
         pool.submit(())
         return pool.take_missing()
 
-    assert eventually(asked_again) == 1
+    assert eventually(asked_again) == threads
 
 
 def test_quick_runs_that_leave_the_interpreter_to_others_get_all_threads() -> None:

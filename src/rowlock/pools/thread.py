@@ -62,7 +62,10 @@ class ThreadPool:
             if needed and self._one_is_enough():
                 # One that is in no run, and makes the exchange that brought these, goes on by itself.
                 is_awake = bool(runs) and self._threads - self._idle > len(self._begun)
-                needed = 0 if is_awake or self._somebody_goes_on(moment) else 1
+                if is_awake or self._somebody_goes_on(moment):
+                    needed = 0
+                elif not (self._begun and self._are_slower_now(moment)):
+                    needed = 1
             awake = min(self._idle, needed)
             self._idle -= awake
             self._missing = min(max(self._missing, needed - awake), self._size - self._threads)
@@ -155,6 +158,12 @@ class ThreadPool:
 
     def _somebody_goes_on(self, moment: float) -> bool:
         return any(moment - since < _GOING_ON_SECONDS for _, since, _ in self._begun.values())
+
+    def _are_slower_now(self, moment: float) -> bool:
+        """What waits is held up by runs that were thought to be quick: whether it needs all threads now."""
+        self._alone = max(self._alone + 1, _ENOUGH_RUNS)
+        self._alone_seconds += max(moment - since for _, since, _ in self._begun.values())
+        return not self._one_is_enough()
 
     def _one_is_enough(self) -> bool:
         """Whether what waits is left to one thread: it is quick, or not known well enough yet."""

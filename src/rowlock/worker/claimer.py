@@ -92,7 +92,7 @@ class Claimer:
         if self._enough_left():
             return True
         # Beside other runners the loop's thread makes it: it can wait for the disk while they run.
-        if not alone() or self.stopping or self.backoff.failing:
+        if self._load.slow or not alone() or self.stopping or self.backoff.failing:
             return False
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards

@@ -273,7 +273,9 @@ class Worker:
             return
         elsewhere = self.claimer.lock.locked()  # a runner makes an exchange, and rings if it needs us
         failing = self.claimer.backoff.failing
-        if self._unwritten and not (failing or elsewhere):
+        if elsewhere:
+            seconds = min(seconds, SOON_SECONDS)  # then it waits for jobs again, if the runner does not ring
+        elif self._unwritten and not failing:
             seconds = min(seconds, self.claimer.due_in())
         if seconds > 0:
             idle = not (self.claimer.stopping or failing or elsewhere or self.claimer.due_in())
