@@ -39,7 +39,8 @@ SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
 ORDER BY expires_at LIMIT :most {lock}
 
--- Maintenance ends pauses whose time is over: claims that ask for a paused queue compare no times.
+-- Ends pauses whose time is over. `queue_settings` looks at the time itself; the fused claim of PostgreSQL and claims of
+-- isolated jobs go by `paused_at` alone, and wait for this.
 -- name: pauses_over
 SELECT name FROM rowlock_queues WHERE paused_until <= {now}
 
