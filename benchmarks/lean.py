@@ -16,9 +16,8 @@ from benchmarks.apps import add, adding_app
 from benchmarks.measure import Timing, in_turn, spread, timed
 from benchmarks.report import Line, Setting
 from rowlock.job import Claim
-from rowlock.pools.thread import ThreadPool
-from rowlock.worker.claimer import Claimer
-from rowlock.worker.runner import Runners
+from rowlock.worker.cycle import Cycle
+from rowlock.worker.runner import Runner
 from rowlock.worker.runs import Runs
 
 _BATCH = 250
@@ -29,17 +28,15 @@ def run(setting: Setting) -> list[Line]:
     """Measure the scenario."""
     app, task = adding_app(setting.folder / "rowlock.db")
     worker = app.worker(concurrency=1)
-    worker._pools.make()
-    worker._demand.reset(worker._pools.slots, None)
     over = _Over(worker.runs)
-    pool = cast("ThreadPool", worker._pools.by_kind["thread"])
-    runners = Runners(pool, worker.runs, worker._executor, cast("Claimer", over), queue.SimpleQueue())
+    runner = Runner(worker.runs, worker._executor, cast("Cycle", over), queue.SimpleQueue())
+    worker._pools.make(runner.work)
+    worker._demand.reset(worker._pools.slots, None)
     claims = [_claim(number, task.name) for number in range(_BATCH)]
 
     def worked(count: int = _BATCH) -> None:
         over.event.clear()
-        worker.claimer._admit(claims[:count], count, in_order=True)
-        runners.start_missing()
+        worker.cycle._admit(claims[:count], count, in_order=True)
         over.event.wait()
         batch = worker._unwritten.take(())
         worker._demand.learn(batch.outcomes)
@@ -81,7 +78,7 @@ class _Over:
         self._runs = runs
         self.event = threading.Event()
 
-    def exchange_if_due(self) -> bool:
+    def run_if_due(self, is_alone: Callable[[], bool]) -> bool:
         if not self._runs.in_flight:
             self.event.set()
         return True

@@ -778,14 +778,14 @@ def test_a_run_given_up_after_it_ended_costs_no_place_and_no_outcome() -> None:
     from rowlock.pools.thread import ThreadPool
     from tests.test_strategies import claim
 
-    pool = ThreadPool(1)
+    pool = ThreadPool(1, lambda pool: None)
     run = Run(claim(1, 0), None, JobContext(claim(1, 0)))
     pool.submit([run])
-    assert (pool.take_missing(), pool.next()) == (1, run)
+    assert pool.next() is run
     assert pool.ended(run)
     pool.abandon(run)
     pool.submit([run])
-    assert (pool.stuck, pool.take_missing()) == (0, 0)  # the one thread still counts
+    assert (pool.stuck, pool.threads) == (0, 1)  # the one thread still counts
 
 
 def test_what_runs_at_most_once_is_not_run_again_after_a_stop_at_once(app: Rowlock) -> None:
@@ -848,7 +848,7 @@ def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_b
         try:
             return exchange(*given, **named)
         except StoreBusy:
-            if worker.claimer.closed and blocker.in_transaction:  # of its last tries, the first
+            if worker.cycle.closed and blocker.in_transaction:  # of its last tries, the first
                 blocker.execute("ROLLBACK")
             raise
 
@@ -866,7 +866,7 @@ def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_b
         assert entered.wait(30)
         app.enqueue("pay")
         blocker.execute("BEGIN IMMEDIATE")
-        eventually(lambda: worker.claimer.backoff.failing)
+        eventually(lambda: worker.cycle.backoff.failing)
         leave.set()
         eventually(lambda: not worker.runs.in_flight)
         worker.stop(now=True)

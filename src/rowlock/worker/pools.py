@@ -6,7 +6,7 @@ How a pool runs is in `rowlock.pools`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rowlock.errors import ConfigurationError
@@ -75,13 +75,13 @@ class Pools:
         kinds = self._tasks_by_kind()
         return self._concurrency or _CONCURRENCY[self._pool if self._pool in kinds else min(kinds)]
 
-    def make(self) -> None:
-        """A pool for each kind that the tasks need."""
+    def make(self, work: Callable[[ThreadPool], None]) -> None:
+        """A pool for each kind that the tasks need; `work` is what each thread of a thread pool does."""
         kinds = self._tasks_by_kind()
         self.slots = {kind: self._slots_in(kind, tasks) for kind, tasks in sorted(kinds.items())}
-        self.by_kind = {kind: self._made(kind, kinds[kind]) for kind in self.slots}
+        self.by_kind = {kind: self._made(kind, kinds[kind], work) for kind in self.slots}
 
-    def _made(self, kind: str, tasks: Sequence[Runnable]) -> Pool:
+    def _made(self, kind: str, tasks: Sequence[Runnable], work: Callable[[ThreadPool], None]) -> Pool:
         """A pool of that kind; imported when it is first needed."""
         size, runs = self.slots[kind], self._runs
         if kind == "process":
@@ -93,7 +93,7 @@ class Pools:
             from rowlock.pools.event_loop import AsyncPool
 
             return AsyncPool(size, runs, self._executor, self.callers_loop)
-        return ThreadPool(size)
+        return ThreadPool(size, work)
 
     def start(self) -> None:
         """Load what runs in this process need, and get every pool ready; raises if one cannot."""

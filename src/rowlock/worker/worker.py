@@ -1,6 +1,6 @@
 """A worker: its public API, the loop that keeps it going, and its end in good order.
 
-The loop makes exchanges (`claimer.py`); runs happen in pools, beats in the heartbeat's thread.
+The loop makes one cycle after the other (`cycle.py`); runs happen in pools, beats in the heartbeat's thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.liveness import Lease, Liveness
 from rowlock.options import check_seconds
-from rowlock.pools.thread import ThreadPool
 from rowlock.stores.base import Bell
-from rowlock.worker.claimer import SOON_SECONDS, Claimer
 from rowlock.worker.counts import Counts, Tally
+from rowlock.worker.cycle import SOON_SECONDS, Cycle
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
@@ -33,7 +32,7 @@ from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.pools import Pools, check_number
 from rowlock.worker.profile import Profile
 from rowlock.worker.progress_reports import ProgressReports
-from rowlock.worker.runner import Runners
+from rowlock.worker.runner import Runner
 from rowlock.worker.runs import Runs
 from rowlock.worker.signals import told_by_signals
 from rowlock.worker.unwritten_outcomes import Unwritten
@@ -86,7 +85,7 @@ class Worker:
         self._exchanger = Exchanger(
             workload.store, self._heartbeat, self.polls, self._unwritten, self._counts
         )
-        self.claimer = Claimer(
+        self.cycle = Cycle(
             workload,
             self._profile,
             self._unwritten,
@@ -97,7 +96,7 @@ class Worker:
             self.polls,
             self._exchanger,
         )
-        self._runners: Runners | None = None
+        self._runner = Runner(self.runs, self._executor, self.cycle, self._bell)
         self._stop_now = self._show_stacks = False
         self._stop_at: float | None = None
         self.ended = ""  # how the last run ended: finished, grace, now, stuck
@@ -120,7 +119,7 @@ class Worker:
     def strategy(self, name: str) -> None:
         self._profile.check_strategy(name)
         self._profile.strategy = name
-        self.claimer.take_back()  # what was prefetched came in the old order
+        self.cycle.take_back()  # what was prefetched came in the old order
         self._bell.put(None)
 
     @property
@@ -199,7 +198,7 @@ class Worker:
 
     def stop(self, now: bool = False) -> None:
         """Finish what runs (for as long as the grace) and end; with `now`, give it back and end at once."""
-        self.claimer.stopping = True
+        self.cycle.stopping = True
         self._stop_now = self._stop_now or now
         self._bell.put(None)
 
@@ -229,12 +228,9 @@ class Worker:
         self._app.load_tasks()
         self._stop_at, self.ended = None, ""
         self._counts.reset()
-        self.claimer.reset(in_callers_thread)
-        self._pools.make()
+        self.cycle.reset(in_callers_thread)
+        self._pools.make(self._runner.work)
         self._demand.reset(self._pools.slots, self._prefetch)
-        threads = self._pools.by_kind.get("thread")
-        if isinstance(threads, ThreadPool):
-            self._runners = Runners(threads, self.runs, self._executor, self.claimer, self._bell)
         try:
             self._pools.start()
             self._profile.concurrency = self.concurrency
@@ -248,43 +244,36 @@ class Worker:
         return self.tally
 
     def run_once(self, until_empty: bool = False) -> float:
-        """An exchange, unless a runner sees to that; returns how long to wait."""
-        claimer = self.claimer
-        seconds = 0.0 if claimer.stopping else claimer.due_in()
-        if seconds or not claimer.lock.acquire(blocking=claimer.stopping):
+        """A cycle, unless a runner sees to that; returns how long to wait."""
+        cycle = self.cycle
+        seconds = 0.0 if cycle.stopping else cycle.due_in()
+        if seconds or not cycle.lock.acquire(blocking=cycle.stopping):
             self._pools.go_on()
-            self._start_runners()
             return min(seconds or SOON_SECONDS, _LOOK_AT_QUICK_RUNS_SECONDS)
         try:
-            if claimer.failure is not None:
-                raise claimer.failure
-            seconds = claimer.exchange()
+            if cycle.failure is not None:
+                raise cycle.failure
+            seconds = cycle.run()
             return 0.0 if self._finished(until_empty) else seconds
         finally:
-            claimer.lock.release()
-            self._start_runners()
-
-    def _start_runners(self) -> None:
-        if self._runners is not None:
-            self._runners.start_missing()
+            cycle.lock.release()
 
     def _pause(self, seconds: float) -> None:
         if self.ended:
             return
-        elsewhere = self.claimer.lock.locked()  # a runner makes an exchange, and rings if it needs us
-        failing = self.claimer.backoff.failing
+        elsewhere = self.cycle.lock.locked()  # a runner makes an exchange, and rings if it needs us
+        failing = self.cycle.backoff.failing
         if elsewhere:
             seconds = min(seconds, SOON_SECONDS)  # then it waits for jobs again, if the runner does not ring
         elif self._unwritten and not failing:
-            seconds = min(seconds, self.claimer.due_in())
+            seconds = min(seconds, self.cycle.due_in())
         if seconds > 0:
-            idle = not (self.claimer.stopping or failing or elsewhere or self.claimer.due_in())
+            idle = not (self.cycle.stopping or failing or elsewhere or self.cycle.due_in())
             for_jobs = idle and self._demand.may_claim()
             self.polls.wait(min(seconds, self._grace_left()), for_jobs=for_jobs)
         for run in self.runs.give_up_late_ones():
             self._pools.abandon(run)
             run.context.revoke()
-            self._start_runners()
         if self._show_stacks:
             self._show_stacks = False
             log.warning("worker %s:\n%s", self.id, self.stacks())
@@ -303,12 +292,12 @@ class Worker:
                 log.warning(
                     "worker %s ends: the grace of %g s is over, what runs is given back", self.id, self._grace
                 )
-        elif self.claimer.stopping or (until_empty and self._nothing_left()):
+        elif self.cycle.stopping or (until_empty and self._nothing_left()):
             self.ended = "finished"
         return bool(self.ended)
 
     def _nothing_left(self) -> bool:
-        if self.polls.consecutive_empty == 0 or self.claimer.backoff.failing:
+        if self.polls.consecutive_empty == 0 or self.cycle.backoff.failing:
             return False
         try:
             return self._workload.store.idle(self._profile.queues, tasks=self._workload.registry.facts())
@@ -317,7 +306,7 @@ class Worker:
 
     def _grace_left(self) -> float:
         """For how many seconds it waits for what runs; that it does, when it was told to stop, is logged."""
-        if not self.claimer.stopping:
+        if not self.cycle.stopping:
             return math.inf
         moment = time.monotonic()
         if self._stop_at is None:
@@ -334,13 +323,13 @@ class Worker:
 
     def _end(self) -> None:
         """Give back what still runs, write what is left, retire."""
-        with self.claimer.lock:
-            self.claimer.closed = True
-        self.claimer.take_back()
+        with self.cycle.lock:
+            self.cycle.closed = True
+        self.cycle.take_back()
         self.runs.give_back_all()
         self._pools.close()  # after that: what a pool breaks off has been decided on
         written = any(self._write_the_rest() for _ in range(_LAST_TRIES))
-        self.claimer.stopping = self._stop_now = False  # it may run again
+        self.cycle.stopping = self._stop_now = False  # it may run again
         self.polls.running = False
         self.polls.close()
         # With outcomes unwritten it does not retire: finished jobs would be requeued at once.

@@ -185,7 +185,7 @@ def test_a_worker_that_starts_while_the_server_is_down_begins_when_it_is_up(
     app.close()
     worker = app.worker(concurrency=4, strategy=strategy)
     with worker.background():
-        eventually(lambda: worker.claimer.backoff.failing >= 2, message="it did not try")
+        eventually(lambda: worker.cycle.backoff.failing >= 2, message="it did not try")
         with pytest.raises(StoreError):
             note.enqueue(6)
         own_postgres.start()

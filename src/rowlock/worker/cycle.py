@@ -1,6 +1,6 @@
-"""One exchange of a worker: from what may be claimed now to runs in their pools.
+"""One cycle of a worker: what may be claimed now, the exchange with the store, and runs in their pools.
 
-Made by the loop's thread or by a runner, one at a time; decides when one is due.
+Made by the loop's thread or by a runner, one at a time; says when one is due.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LOOK_SECONDS = 1.0  # the longest wait while anything runs
 SOON_SECONDS = 0.05
 
 
-class Claimer:
-    """Turns one worker's demand into runs; `lock` is held by whoever makes an exchange."""
+class Cycle:
+    """Turns one worker's demand into runs; `lock` is held by whoever makes a cycle."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Claimer:
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
-        self.closed = False  # no runner has to make an exchange any more
+        self.closed = False  # no runner has to make a cycle any more
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._look_at = 0.0
         self._enough = 0  # while more quick runs than these are left, outcomes wait for others,
@@ -84,7 +84,7 @@ class Claimer:
         load = self._load
         return load.quick > self._enough and not load.slow
 
-    def exchange_if_due(self, alone: Callable[[], bool]) -> bool:
+    def run_if_due(self, is_alone: Callable[[], bool]) -> bool:
         """For a runner whose run has ended; False if the loop's thread has to look after what is left.
 
         The loop's thread sees to it that outcomes do not wait for too long.
@@ -92,13 +92,13 @@ class Claimer:
         if self._enough_left():
             return True
         # Beside other runners the loop's thread makes it: it can wait for the disk while they run.
-        if self._load.slow or not alone() or self.stopping or self.backoff.failing:
+        if self._load.slow or not is_alone() or self.stopping or self.backoff.failing:
             return False
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
         try:
             if not self.closed:
-                self.exchange()
+                self.run()
         except BaseException as error:
             self.failure = error
         finally:
@@ -106,11 +106,11 @@ class Claimer:
         left = self._unwritten and not self.due_in()
         return bool(self._runs.in_flight) and not left and self.failure is None
 
-    def exchange(self) -> float:
+    def run(self) -> float:
         """Write the outcomes, claim for the free slots; returns how long to wait. The lock has to be held."""
         try:
             with self._store.database.together():
-                wait = self._exchange()
+                wait = self._steps()
             self._enough = max(self._load.quick // 2, self._pools.slots.get("thread", 1) - 1)
             self._due_at = time.monotonic() + HORIZON
             wait = max(wait, self.due_in())  # while enough is left, a runner makes the next one, or rings
@@ -127,7 +127,7 @@ class Claimer:
                 self._polls.found_busy()
             return self.backoff.failed(error, is_registered)
 
-    def _exchange(self) -> float:
+    def _steps(self) -> float:
         runs, demand, exchanger = self._runs, self._demand, self._exchanger
         self._heartbeat.ensure()
         if self.stopping:
