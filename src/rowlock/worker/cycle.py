@@ -210,6 +210,5 @@ class Cycle:
         if moment < self._look_at:
             return
         self._look_at = moment + HORIZON
-        self._pools.go_on()
         if late := self._demand.late_pools():
             self._runs.take_back(self._pools.take_back(late))

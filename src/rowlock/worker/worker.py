@@ -246,9 +246,9 @@ class Worker:
     def run_once(self, until_empty: bool = False) -> float:
         """A cycle, unless a runner sees to that; returns how long to wait."""
         cycle = self.cycle
+        self._pools.go_on()
         seconds = 0.0 if cycle.stopping else cycle.due_in()
         if seconds or not cycle.lock.acquire(blocking=cycle.stopping):
-            self._pools.go_on()
             return min(seconds or SOON_SECONDS, _LOOK_AT_QUICK_RUNS_SECONDS)
         try:
             if cycle.failure is not None:
