@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from rowlock import Rowlock
+from tests.measuring import Measuring, leave_out_repetitions
 from tests.memory import MEMORY
 from tests.servers.folders import Folder
 from tests.servers.pgbouncer import PgBouncer, pgbouncer_program
@@ -48,17 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let no test fail by the examples that were drawn; `make chaos` draws new ones."""
     if config.getoption("markexpr") != "chaos":
         settings.load_profile("same examples each time")
+    if config.pluginmanager.hasplugin("_cov"):
+        config.pluginmanager.register(Measuring())
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure no lines a second time: being measured takes 70 % on top of what a test itself computes."""
-    for item in items:
-        chosen = getattr(item, "callspec", None)
-        of_old_server = chosen and not {"postgres-old", "old_postgres"}.isdisjoint(
-            map(str, chosen.params.values())
-        )
-        if of_old_server or item.path.parent.name == "chaos":
-            item.add_marker(pytest.mark.no_cover)
+    """Measure no lines a second time."""
+    leave_out_repetitions(items)
 
 
 def pytest_collection_finish() -> None:
