@@ -86,9 +86,7 @@ class Task(Enqueuer[P], Runnable, Generic[P, R]):
         Enqueuer.__init__(self, app, self.binding, with_options(plain, given, _OPTIONS))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        residents = self._app.local_residents(self) if self.residents else {}
-        context = [self._app.local_context(self.name)] if self.binding.takes_context else []
-        result: R = self.function(*context, *args, **{**residents, **kwargs})
+        result: R = self._app.call_task(self, args, kwargs)
         return result
 
     def __repr__(self) -> str:
