@@ -256,7 +256,9 @@ class Rowlock(App):
         return configured.enqueue_named({} if args is None else args)
 
     def _enqueuer(self, name: str) -> Enqueuer[...]:
-        found = self.registry.find_or_load(name)
+        if self.registry.find(name) is None:
+            self.load_tasks()
+        found = self.registry.find(name)
         if found is not None:
             return found
         if self.registry:  # a producer without the code has no tasks at all, and is trusted

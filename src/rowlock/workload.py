@@ -5,6 +5,7 @@ What users call on their app is added in `app.py`.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +44,10 @@ class App:
     """
 
     def __init__(self, include: Sequence[str], arguments: Mapping[str, Any]) -> None:
-        self.registry: Registry[Task[..., Any]] = Registry(include)
+        if isinstance(include, str):
+            raise ConfigurationError(f"include={include!r}: must be a list of module names")
+        self._include = tuple(include)
+        self.registry: Registry[Task[..., Any]] = Registry()
         self.given = dict(arguments)  # settings; None: not given
         self.hooks: list[Hook] = []  # the generators around every run
         self._home = os.getcwd()
@@ -60,8 +64,9 @@ class App:
         return self.registry.tasks
 
     def load_tasks(self) -> None:
-        """Import the modules of `include`, so that their tasks are registered."""
-        self.registry.load()
+        """Import the modules of `include`, so that their tasks and consumers are registered."""
+        for module in self._include:
+            importlib.import_module(module)
 
     def workload(self, queues: Sequence[str] = (), *, consumer: str | None = None) -> Workload:
         """What to give a worker: the jobs of these queues (none named: of all), or the rows of a consumer."""
