@@ -13,9 +13,8 @@ from typing import Any, TypedDict
 import msgspec
 
 from rowlock import codec
-from rowlock.errors import ConfigurationError
+from rowlock.errors import LONGEST, ConfigurationError
 from rowlock.job import NewJob
-from rowlock.retry import LONGEST
 
 LOWEST, HIGHEST = -100, 100
 CONSUMERS = "consumer:"  # how the names of queues begin that are consumers
