@@ -81,7 +81,7 @@ NO_VERBS = {
     *("task", "around", "consumer", "ingest", "janitor", "load_tasks"),
     *("worker", "poller", "consuming", "consumer_source", "workload", "connection"),
     "watch",  # for both kinds of callers
-    *("destination", "local_context", "local_residents"),
+    *("destination", "call_task"),
 }
 
 

@@ -11,7 +11,7 @@ import rowlock
 from rowlock.liveness import Lease, Liveness, WorkerState
 
 NEW, ALIVE, LATE = WorkerState.NEW, WorkerState.ALIVE, WorkerState.LATE
-RECOVERING, DEAD, RETIRED = WorkerState.RECOVERING, WorkerState.DEAD, WorkerState.RETIRED
+RECOVERING, DEAD = WorkerState.RECOVERING, WorkerState.DEAD
 
 
 @pytest.fixture
@@ -91,10 +91,9 @@ def test_who_learns_of_its_death_before_it_has_beaten_settles_all_the_same(liven
     assert liveness.state(120.9) is RECOVERING
 
 
-@pytest.mark.parametrize("leave", [Liveness.retired, Liveness.forked])
-def test_who_left_may_come_again_and_has_nothing_to_settle(liveness: Liveness, leave: object) -> None:
-    leave(liveness)  # type: ignore[operator]
-    assert liveness.state(100.1) is (RETIRED if leave is Liveness.retired else NEW)
+def test_who_left_may_come_again_and_has_nothing_to_settle(liveness: Liveness) -> None:
+    liveness.retired()
+    assert liveness.state(100.1) is NEW
     assert not liveness.is_registered and not liveness.may_claim(100.1)
     liveness.registered(500.0)
     assert liveness.state(500.0) is ALIVE

@@ -307,17 +307,34 @@ def test_arguments_arrive_as_their_annotated_types(app: Rowlock) -> None:
 def test_arguments_that_no_longer_fit_burn_no_attempts(app: Rowlock) -> None:
     producer = Rowlock(app.store.url)
     job = producer.enqueue("take", {"when": "yesterday"})
-    extra = producer.enqueue("take", {"gone": 1})
+    missing = producer.enqueue("take", {"gone": 1})
+    unknown = producer.enqueue("take", {"when": "2026-03-01T12:00:00Z", "gone": 1})
 
     @app.task
     def take(when: datetime) -> None: ...
 
     run(app)
-    for id, word in ((job.id, "'when'"), (extra.id, "missing required field|unknown field")):
-        found = app.job(id)
+    for enqueued, word in (
+        (job, "'when'"),
+        (missing, "missing a required argument: 'when'"),
+        (unknown, "unexpected argument 'gone'; it takes: when"),
+    ):
+        found = app.job(enqueued.id)
         assert (found.state, found.error_kind, found.failures) == ("failed", "arguments", 0)
         assert re.search(word, str(found.error))
     producer.close()
+
+
+def test_extra_arguments_are_checked_and_arrive_as_their_annotated_type(app: Rowlock) -> None:
+    @app.task
+    def take(**times: datetime) -> list[Any]:
+        return [list(times), [type(one).__name__ for one in times.values()]]
+
+    job = take.enqueue(z=datetime(2026, 3, 1, tzinfo=UTC), a="2026-03-01T12:00:00Z")
+    run(app)
+    assert app.result(job) == [["z", "a"], ["datetime", "datetime"]]
+    with pytest.raises(TypeError, match="take: Invalid RFC3339"):
+        take.enqueue(z="yesterday")
 
 
 def test_annotations_that_only_a_type_checker_sees_are_taken_as_they_are(app: Rowlock) -> None:

@@ -15,10 +15,9 @@ from rowlock.asynchronous import awaited, in_thread
 from rowlock.enqueuing import Enqueuer
 from rowlock.errors import ConfigurationError, JobNotFound, UnknownTask
 from rowlock.job import EVERY_TASK, HistoryEntry, Job, JobList, LogEntry, NewJob, State, id_of
-from rowlock.options import CONSUMERS, EnqueueOptions, Seconds, check_name, check_strategy_applies
+from rowlock.options import CONSUMERS, EnqueueOptions, check_name, check_strategy_applies
 from rowlock.registry import Registry
-from rowlock.retry import Retry
-from rowlock.task import Runnable, Task
+from rowlock.task import Runnable, Task, TaskOptions
 from rowlock.workload import App, Workload
 
 if TYPE_CHECKING:
@@ -109,19 +108,7 @@ class Rowlock(App):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        timeout: Seconds | None = None,
-        expires: Seconds | None = None,
-        retry: Retry | bool | None = None,
-        unique: str = "unfinished",
-        aliases: Sequence[str] = (),
-        pool: str | None = None,
-    ) -> TaskMaker: ...
+    def task(self, **options: Unpack[TaskOptions]) -> TaskMaker: ...
 
     def task(self, *function: Callable[..., Any], **given: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue="gpu", retry=Retry(...))`."""
@@ -269,7 +256,9 @@ class Rowlock(App):
         return configured.enqueue_named({} if args is None else args)
 
     def _enqueuer(self, name: str) -> Enqueuer[...]:
-        found = self.registry.find_or_load(name)
+        if self.registry.find(name) is None:
+            self.load_tasks()
+        found = self.registry.find(name)
         if found is not None:
             return found
         if self.registry:  # a producer without the code has no tasks at all, and is trusted

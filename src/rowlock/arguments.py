@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import Parameter
 from itertools import takewhile
-from typing import Any, get_type_hints
+from typing import Any, TypedDict, get_type_hints
 
 import msgspec
 
@@ -26,12 +26,12 @@ class Binding:
     """The signature of a task's function, without the context and residents that rowlock passes itself."""
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
-        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if not inspect.isfunction(function) or is_generator:
+            kind = "generator" if is_generator else type(function).__name__
             raise ConfigurationError(
-                f"task {task!r} must be a plain or async function, not {type(function).__name__} {function!r}"
+                f"task {task!r} must be a plain or async function, not {kind} {function!r}"
             )
-        if inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"task {task!r} must not be an async generator")
         self._function = function
         self._task = task
         parameters = list(_signature(function).parameters.values())
@@ -50,8 +50,6 @@ class Binding:
         self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
         self._extra = next((one.name for one in parameters if one.kind is Parameter.VAR_KEYWORD), None)
         self._names = [one.name for one in parameters if one.name != self._extra]
-        # Not the parameters' own names: a struct takes none that begins with two underscores.
-        self._fields = {name: f"p{number}" for number, name in enumerate(self._names)}
         self._plain = all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in parameters)
         self._required = {
             one.name
@@ -111,26 +109,12 @@ class Binding:
         """Raise `TypeError` if the JSON arguments do not fit the annotated types."""
         self._decoded(args)
 
-    def _decoded(self, args: str) -> Any:
-        try:
-            return self._decoder.decode(args)
-        except msgspec.ValidationError as error:
-            raise TypeError(f"{self._task}: {_named(str(error))}") from None
-
     # -- when run --------------------------------------------------------------------------------
 
     def arguments(self, args: str) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments, converted to the annotated types; raises `TypeError`."""
-        decoded = self._decoded(args)
-        if self._plain and self._by_place == self._names:
-            values = list(msgspec.structs.astuple(decoded))
-            if not any(value is msgspec.UNSET for value in values):
-                return values, {}  # as most calls are: 1 us instead of 2
-        given = {
-            name: value
-            for name, field in self._fields.items()
-            if (value := getattr(decoded, field)) is not msgspec.UNSET
-        }
+        self.bind_named(msgspec.json.decode(args))  # refuses what is missing or unknown
+        given = self._decoded(args)
         positional: list[Any] = []
         for name in self._by_place:
             # Up to the first one left out, so that *rest and positional-only parameters find their place.
@@ -139,17 +123,20 @@ class Binding:
             positional.append(given.pop(name))
         if self._rest:
             positional += given.pop(self._rest, [])
-        if self._extra:
-            given |= self._extra_arguments(args)
         return positional, given
 
-    def _extra_arguments(self, args: str) -> dict[str, Any]:
-        kind = self._types.get(str(self._extra), Any)
-        plain = {name: value for name, value in msgspec.json.decode(args).items() if name not in self._names}
+    def _decoded(self, args: str) -> dict[str, Any]:
+        """The arguments by name, as their annotated types."""
         try:
-            return {name: msgspec.convert(value, kind, dec_hook=to_type) for name, value in plain.items()}
+            decoded: dict[str, Any] = self._decoder.decode(args)
+            if self._extra:
+                kind = self._types[self._extra]
+                for name, value in msgspec.json.decode(args).items():
+                    if name not in self._names:
+                        decoded[name] = msgspec.convert(value, kind, dec_hook=to_type)
         except msgspec.ValidationError as error:
-            raise TypeError(f"{self._task}: {error}") from None
+            raise TypeError(f"{self._task}: {_named(str(error))}") from None
+        return decoded
 
     @cached_property
     def _types(self) -> dict[str, Any]:
@@ -169,17 +156,12 @@ class Binding:
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
-        record = msgspec.defstruct(
-            "Arguments",
-            [self._field(name) for name in self._names],
-            kw_only=True,
-            forbid_unknown_fields=not self._extra,
-            rename={field: name for name, field in self._fields.items()},
-        )
-        return msgspec.json.Decoder(record, dec_hook=to_type)
+        typed_dict: Any = TypedDict  # whose members may have any name, as parameters may
+        kinds = {name: self._json_type(name) for name in self._names}
+        return msgspec.json.Decoder(typed_dict("Arguments", kinds, total=False), dec_hook=to_type)
 
-    def _field(self, name: str) -> Any:
-        kind = self._types.get(name, Any)
+    def _json_type(self, name: str) -> Any:
+        kind = self._types[name]
         if name == self._rest:
             kind = list[kind]  # type: ignore[valid-type]
         try:
@@ -188,10 +170,7 @@ class Binding:
             raise ConfigurationError(
                 f"task {self._task!r}: the type of its parameter {name!r} cannot be JSON: {error}"
             ) from None
-        if name in self._required:
-            return (self._fields[name], kind)
-        optional = kind if kind is Any else kind | msgspec.UnsetType
-        return (self._fields[name], optional, msgspec.UNSET)
+        return kind
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -39,21 +39,6 @@ class AsyncConnection(Protocol):
         ...
 
 
-class StoreOnConnection(NamedTuple):
-    """A store on a connection of the user's, as far as producers need it."""
-
-    store: Store
-    user: UserConnection
-
-    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
-        """Write jobs in the user's transaction."""
-        return self.store.insert_on(self.user, jobs)
-
-    def get(self, job: int) -> Job | None:
-        """Read one job, as that transaction sees it."""
-        return self.store.get_on(self.user, job)
-
-
 class Destination:
     """Where a producer's jobs are written and read back: the store's own connections, or a user's."""
 
@@ -73,16 +58,24 @@ class Destination:
         """True if it has to be awaited."""
         return self._user is not None and self._user.asynchronous
 
-    def call(self, work: Callable[[Store | StoreOnConnection], T]) -> T:
-        """Write jobs here."""
-        if self._user is None:
-            return work(self.store)
-        return self._user.call(lambda user: work(StoreOnConnection(self.store, user)))
+    def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write jobs; on a user's connection, in the user's transaction."""
+        return self.store.insert(jobs) if self._user is None else self.store.insert_on(self._user, jobs)
 
-    async def acall(self, work: Callable[[Store | StoreOnConnection], T]) -> T:
+    def get(self, job: int) -> Job | None:
+        """Read one job; on a user's connection, as that transaction sees it."""
+        return self.store.get(job) if self._user is None else self.store.get_on(self._user, job)
+
+    def call(self, work: Callable[[Destination], T]) -> T:
+        """Let `work` write jobs here."""
+        if self._user is None:
+            return work(self)
+        return self._user.call(lambda user: work(Destination(self.store, user)))
+
+    async def acall(self, work: Callable[[Destination], T]) -> T:
         """The same from a coroutine."""
         if self._user is not None and self._in_thread is None:
-            return await self._user.acall(lambda user: work(StoreOnConnection(self.store, user)))
+            return await self._user.acall(lambda user: work(Destination(self.store, user)))
         answer: T = await (self._in_thread or in_thread)(partial(self.call, work))
         return answer
 
@@ -103,12 +96,8 @@ class App(Protocol):
         """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
         ...
 
-    def local_context(self, task: str) -> Any:
-        """A context for a call outside any worker."""
-        ...
-
-    def local_residents(self, task: Any) -> dict[str, Any]:
-        """The residents of a task for a call outside any worker."""
+    def call_task(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a task's function outside any worker."""
         ...
 
 
@@ -145,17 +134,17 @@ class Enqueuer(Generic[P]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Write one job, durably; with a unique key it may return the job that holds the key already."""
         new = self._new_job(self._bind(args, kwargs))
-        return self._destination.call(lambda store: _write_one(store, new))
+        return self._destination.call(lambda here: _write_one(here, new))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async callers."""
         new = self._new_job(self._bind(args, kwargs))
-        return await self._destination.acall(lambda store: _write_one(store, new))
+        return await self._destination.acall(lambda here: _write_one(here, new))
 
     def enqueue_named(self, args: Mapping[str, Any]) -> Job:
         """The same, with the arguments as a mapping of names to values."""
         new = self._new_job(self._bind_named(args))
-        return self._destination.call(lambda store: _write_one(store, new))
+        return self._destination.call(lambda here: _write_one(here, new))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """Write one job per call (a mapping of names, or a sequence of positional arguments); returns ids.
@@ -163,12 +152,12 @@ class Enqueuer(Generic[P]):
         Every call is checked before the first is written. Long lists are written a few thousand at a time.
         """
         jobs = self._new_jobs(calls)
-        return self._destination.call(lambda store: _write_many(store, jobs))
+        return self._destination.call(lambda here: _write_many(here, jobs))
 
     async def aenqueue_many(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`enqueue_many` for async callers."""
         jobs = self._new_jobs(calls)
-        return await self._destination.acall(lambda store: _write_many(store, jobs))
+        return await self._destination.acall(lambda here: _write_many(here, jobs))
 
     @property
     def _destination(self) -> Destination:
@@ -231,10 +220,10 @@ class AsyncEnqueuer(Generic[P]):
     aenqueue_many = enqueue_many
 
 
-def _write_one(store: Store | StoreOnConnection, new: NewJob) -> Job:
+def _write_one(destination: Destination, new: NewJob) -> Job:
     """Write a job, and return it as a record, or the one that holds its unique key."""
-    (inserted,) = store.insert([new])
-    if not inserted.is_new and (holder := store.get(inserted.id)) is not None:
+    (inserted,) = destination.insert([new])
+    if not inserted.is_new and (holder := destination.get(inserted.id)) is not None:
         return msgspec.structs.replace(holder, is_new=False)
     state, due, deadline = new.placed(inserted.now)
     created_at = utc(inserted.now)
@@ -257,12 +246,12 @@ def _write_one(store: Store | StoreOnConnection, new: NewJob) -> Job:
     )
 
 
-def _write_many(store: Store | StoreOnConnection, jobs: Sequence[NewJob]) -> list[int]:
+def _write_many(destination: Destination, jobs: Sequence[NewJob]) -> list[int]:
     """Write all of them, a few thousand at a time, and return their ids."""
     ids: list[int] = []
     for start in range(0, len(jobs), _CHUNK):
         try:
-            ids += [one.id for one in store.insert(jobs[start : start + _CHUNK])]
+            ids += [one.id for one in destination.insert(jobs[start : start + _CHUNK])]
         except StoreError as error:
             if ids:
                 error.args = (f"{error} (the first {len(ids)} jobs were enqueued before that)",)

@@ -13,6 +13,8 @@ from rowlock.error_text import headline
 if TYPE_CHECKING:
     from rowlock.job import Job
 
+LONGEST = 100 * 365 * 86_400.0  # seconds; what lies further ahead is a mistake
+
 
 class RowlockError(Exception):
     """The base of all of rowlock's own errors."""
@@ -71,7 +73,7 @@ class RetryLater(RowlockError):
     """
 
     def __init__(self, seconds: float, reason: str = "", *, pause: bool = False) -> None:
-        if not isinstance(seconds, Number) or not 0 <= seconds <= 100 * 365 * 86_400:
+        if not isinstance(seconds, Number) or not 0 <= seconds <= LONGEST:
             raise ValueError(f"RetryLater(seconds={seconds!r}): must be seconds from 0 to 100 years")
         super().__init__(reason or f"asked to run again in {seconds:g} s")
         self.seconds = float(seconds)

@@ -57,12 +57,11 @@ class Lease(msgspec.Struct, frozen=True):
 class WorkerState(Enum):
     """What a worker may do, by its beats."""
 
-    NEW = "new"  # not registered yet
+    NEW = "new"  # not registered: not yet, or not any more
     ALIVE = "alive"
     LATE = "late"  # the last beat is old: it neither claims nor rescues
     RECOVERING = "recovering"  # it beats again after a pause: it claims, but does not call others dead yet
     DEAD = "dead"  # the store says so: it registers under another id, its runs are lost
-    RETIRED = "retired"
 
 
 class Liveness:
@@ -94,11 +93,7 @@ class Liveness:
         self._said = WorkerState.DEAD
 
     def retired(self) -> None:
-        """The worker has left; it may register again."""
-        self._said = WorkerState.RETIRED
-
-    def forked(self) -> None:
-        """This is another process now, and has no row yet."""
+        """The worker has left, or is another process now: it has no row, and may register again."""
         self._said = WorkerState.NEW
 
     @property

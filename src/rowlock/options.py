@@ -6,16 +6,15 @@ Pure checks; nothing here writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 import msgspec
 
 from rowlock import codec
-from rowlock.errors import ConfigurationError
+from rowlock.errors import LONGEST, ConfigurationError
 from rowlock.job import NewJob
-from rowlock.retry import LONGEST
 
 LOWEST, HIGHEST = -100, 100
 CONSUMERS = "consumer:"  # how the names of queues begin that are consumers
@@ -37,19 +36,10 @@ class EnqueueOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
 
 
-def with_options(job: NewJob, given: Mapping[str, Any], known: Collection[str] = ()) -> NewJob:
-    """The job under the options given, too; None leaves one as it is, a bad value raises, naming the option.
-
-    An unknown one raises, too, naming those that there are: `known`, or all of `EnqueueOptions`.
-    """
-    changes: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in _CHECKS:
-            raise ConfigurationError(
-                f"unknown option {name!r}; there are: {', '.join(sorted(known or _CHECKS))}"
-            )
-        if value is not None:
-            changes[name] = _CHECKS[name](name, value)
+def with_options(job: NewJob, given: EnqueueOptions) -> NewJob:
+    """The job under these options, too; None leaves one as it is, a bad value raises, naming the option."""
+    check_keywords("enqueue", given, EnqueueOptions)
+    changes = {name: _CHECKS[name](name, value) for name, value in given.items() if value is not None}
     if "delay" in changes and "run_at" in changes:
         raise ConfigurationError("give either delay= or run_at=, not both")
     if "delay" in changes or "run_at" in changes:  # what was configured last counts

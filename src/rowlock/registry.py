@@ -1,13 +1,12 @@
-"""The tasks of one app by name and alias, and the modules that register them.
+"""The tasks of one app by name and alias.
 
 Only registered tasks ever run: nothing is imported by a name that comes from a job.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rowlock.errors import ConfigurationError
@@ -19,10 +18,7 @@ Some = TypeVar("Some", bound=Runnable)
 class Registry(Generic[Some]):
     """Names and aliases to tasks; false while it is empty. A consumer's worker has one with that consumer."""
 
-    def __init__(self, include: Sequence[str] = ()) -> None:
-        if isinstance(include, str):
-            raise ConfigurationError(f"include={include!r}: must be a list of module names")
-        self._include = tuple(include)
+    def __init__(self) -> None:
         self._by_name: dict[str, Some] = {}
 
     def __bool__(self) -> bool:
@@ -49,17 +45,6 @@ class Registry(Generic[Some]):
     def find(self, name: str) -> Some | None:
         """The task of that name or alias, or None."""
         return self._by_name.get(name)
-
-    def find_or_load(self, name: str) -> Some | None:
-        """The same, after importing the included modules if need be."""
-        if name not in self._by_name:
-            self.load()
-        return self.find(name)
-
-    def load(self) -> None:
-        """Import the included modules, so that their tasks are registered."""
-        for module in self._include:
-            importlib.import_module(module)
 
     def facts(self) -> dict[str, Any]:
         """What a worker's row says about the tasks it knows."""

@@ -10,10 +10,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from rowlock.errors import ConfigurationError
+from rowlock.errors import LONGEST, ConfigurationError
 
 Backoff = Literal["exponential", "linear", "constant"]
-LONGEST = 100 * 365 * 86_400.0  # seconds; what lies further ahead is a mistake
 
 
 class Retry(msgspec.Struct, frozen=True):

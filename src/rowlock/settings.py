@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rowlock.errors import ConfigurationError
 
 DEFAULT_URL = "sqlite:///rowlock.db"
 _PROFILES: dict[str, dict[str, float]] = {
-    "dev": {"poll_interval": 5, "lease": 60},
-    "prod": {"poll_interval": 30, "lease": 600},
+    "dev": {"poll_interval": 5.0, "lease": 60.0},
+    "prod": {"poll_interval": 30.0, "lease": 600.0},
 }
 _FAILED_AFTER_IN_RELAY = {"dev": 120.0, "prod": 3600.0}
 
@@ -38,25 +38,20 @@ class Settings(BaseSettings):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
+        allow_inf_nan=False,
     )
 
     database_url: str = Field(default=DEFAULT_URL, repr=False)
     redis_url: str = Field(default="redis://localhost:6379", validation_alias=_env("REDIS_URL"), repr=False)
     profile: Literal["dev", "prod"] | None = None
-    poll_interval: float = Field(
-        default=1.0, gt=0, le=3600, allow_inf_nan=False, validation_alias=_env("POLLER_INTERVAL_SECONDS")
-    )
-    lease: float = Field(
-        default=60.0, gt=0, le=86400, allow_inf_nan=False, validation_alias=_env("STALE_JOB_TIMEOUT_SECONDS")
-    )
-    failed_after: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, validation_alias=_env("FAILED_JOB_TIMEOUT_SECONDS")
-    )
+    poll_interval: float = Field(default=1.0, gt=0, le=3600, validation_alias=_env("POLLER_INTERVAL_SECONDS"))
+    lease: float = Field(default=60.0, gt=0, le=86400, validation_alias=_env("STALE_JOB_TIMEOUT_SECONDS"))
+    failed_after: float = Field(default=0.0, ge=0, validation_alias=_env("FAILED_JOB_TIMEOUT_SECONDS"))
     concurrency: int = Field(default=4, ge=1, le=100_000)
     max_payload_bytes: int = Field(default=1024 * 1024, ge=1024)
-    busy_timeout: float = Field(default=5.0, gt=0, le=600, allow_inf_nan=False)
-    keep_completed_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
-    keep_failed_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    busy_timeout: float = Field(default=5.0, gt=0, le=600)
+    keep_completed_days: float = Field(default=7.0, ge=0)
+    keep_failed_days: float = Field(default=30.0, ge=0)
 
     @property
     def failed_after_in_relay(self) -> float:
@@ -64,25 +59,6 @@ class Settings(BaseSettings):
         if "failed_after" in self.model_fields_set:
             return self.failed_after
         return _FAILED_AFTER_IN_RELAY.get(self.profile or "", 0.0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _profile_is_a_set_of_defaults(cls, values: Any) -> Any:
-        chosen = next((values[key] for key in ("profile", "ROWLOCK_PROFILE") if key in values), None)
-        given = {str(key).lower().removeprefix("rowlock_") for key in values}
-        for name, value in _PROFILES.get(str(chosen), {}).items():
-            if not given & {name, _ENVIRONMENT_NAMES[name].lower()}:
-                values[name] = value
-        return values
-
-
-# Of the settings whose variables work without the prefix, too.
-_ENVIRONMENT_NAMES = {
-    "poll_interval": "POLLER_INTERVAL_SECONDS",
-    "lease": "STALE_JOB_TIMEOUT_SECONDS",
-    "failed_after": "FAILED_JOB_TIMEOUT_SECONDS",
-    "redis_url": "REDIS_URL",
-}
 
 
 def without_password(url: str) -> str:
@@ -94,33 +70,42 @@ def without_password(url: str) -> str:
 def load(**arguments: Any) -> Settings:
     """Read the settings; arguments that are None count as not given. A bad value is refused by its name."""
     try:
-        return Settings(**{name: value for name, value in arguments.items() if value is not None})
+        settings = Settings(**{name: value for name, value in arguments.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError("; ".join(_sentence(one, arguments) for one in error.errors())) from None
+    profile = _PROFILES.get(settings.profile or "", {})
+    unset = {name: value for name, value in profile.items() if name not in settings.model_fields_set}
+    return settings.model_copy(update=unset)
 
 
 def sources(settings: Settings, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Where each setting comes from: an argument, a variable, the profile or the default."""
     found: dict[str, str] = {}
     for name in Settings.model_fields:
-        short = _ENVIRONMENT_NAMES.get(name, name.upper())
-        variables = [f"ROWLOCK_{short}", short] if name in _ENVIRONMENT_NAMES else [f"ROWLOCK_{short}"]
-        set_as = next((one for one in variables if os.environ.get(one)), None)
         by_profile = settings.profile and name in (*_PROFILES[settings.profile], "failed_after")
         if arguments.get(name) is not None:
             found[name] = "argument"
-        elif set_as is not None:
-            found[name] = set_as
+        elif set_as := [one for one in _variables(name) if os.environ.get(one)]:
+            found[name] = set_as[0]
         else:
             found[name] = f"profile {settings.profile}" if by_profile else "default"
     return found
 
 
+def _variables(name: str) -> list[str]:
+    """The environment variables of a setting; the first that is set counts."""
+    alias = Settings.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(one) for one in alias.choices]
+    return [f"ROWLOCK_{name.upper()}"]
+
+
 def _sentence(error: Any, arguments: dict[str, Any]) -> str:
-    location = str(error["loc"][0]).lower() if error["loc"] else "settings"
-    short = location.removeprefix("rowlock_")
-    field = next((name for name, env in _ENVIRONMENT_NAMES.items() if env.lower() == short), short)
-    spellings = [f"ROWLOCK_{short}".upper(), short.upper()]
-    set_as = next((name for name in spellings if name in os.environ), spellings[0])
-    name = field if arguments.get(field) is not None else set_as
+    """What is wrong with a value; pydantic knows it by the name of the setting or of its first variable."""
+    known_as = str(error["loc"][0])
+    settings = [one for one in Settings.model_fields if known_as.upper() in (one.upper(), *_variables(one))]
+    name = settings[0] if settings else known_as
+    if arguments.get(name) is None:
+        variables = _variables(name)
+        name = next((one for one in variables if one in os.environ), variables[0])
     return f"{name}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -8,19 +8,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from rowlock.arguments import Binding
 from rowlock.enqueuing import App, Enqueuer
 from rowlock.errors import ConfigurationError
 from rowlock.job import NewJob
-from rowlock.options import Seconds, check_name, check_seconds, with_options
+from rowlock.options import EnqueueOptions, Seconds, check_keywords, check_name, check_seconds, with_options
 from rowlock.retry import Retry, policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
 POOLS = ("thread", "process", "async")
-_OPTIONS = ("name", "queue", "priority", "timeout", "expires", "retry", "unique", "aliases", "pool")
 
 
 class Runnable:
@@ -62,33 +64,45 @@ class Runnable:
         return f"{self.kind} {self.name!r}"
 
 
+class TaskOptions(TypedDict, total=False):
+    """Options of `@app.task`; each is explained in `docs/tasks.md`."""
+
+    name: str | None  # without one, the function's
+    queue: str  # "default"
+    priority: int  # -100 to 100, 0
+    timeout: Seconds | None  # of a run
+    expires: Seconds | None  # its deadline to start, after it is due
+    retry: Retry | bool | None  # False: at most once
+    unique: str  # for how long a unique key is held: "unfinished", or "queued"
+    aliases: Sequence[str]  # earlier names
+    pool: str | None  # thread, process or async; without one, the worker's
+
+
 class Task(Enqueuer[P], Runnable, Generic[P, R]):
     """A registered function; calling it runs it here, `enqueue` runs it in a worker."""
 
-    def __init__(
-        self,
-        app: App,
-        function: Callable[..., R],
-        *,
-        name: str | None = None,
-        retry: Retry | bool | None = None,
-        timeout: Seconds | None = None,
-        aliases: Sequence[str] = (),
-        pool: str | None = None,
-        **given: Any,
-    ) -> None:
+    def __init__(self, app: App, function: Callable[..., R], **given: Unpack[TaskOptions]) -> None:
+        check_keywords("app.task", given, TaskOptions)
+        name, aliases = given.get("name"), given.get("aliases", ())
         self.name = check_name("name", name if name is not None else getattr(function, "__name__", "?"))
-        Runnable.__init__(self, function, Binding(function, self.name), retry, timeout, pool)
+        binding = Binding(function, self.name)
+        Runnable.__init__(
+            self, function, binding, given.get("retry"), given.get("timeout"), given.get("pool")
+        )
         if isinstance(aliases, str):
             raise ConfigurationError(f"aliases={aliases!r}: must be a list of names")
         self.aliases = tuple(check_name("aliases", alias) for alias in aliases)
         plain = NewJob(task=self.name, max_attempts=self.retry.max_attempts)
-        Enqueuer.__init__(self, app, self.binding, with_options(plain, given, _OPTIONS))
+        enqueued: EnqueueOptions = {
+            "queue": given.get("queue"),
+            "priority": given.get("priority"),
+            "expires": given.get("expires"),
+            "unique": given.get("unique"),
+        }
+        Enqueuer.__init__(self, app, binding, with_options(plain, enqueued))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        residents = self._app.local_residents(self) if self.residents else {}
-        context = [self._app.local_context(self.name)] if self.binding.takes_context else []
-        result: R = self.function(*context, *args, **{**residents, **kwargs})
+        result: R = self._app.call_task(self, args, kwargs)
         return result
 
     def __repr__(self) -> str:

@@ -140,11 +140,6 @@ class Watch(Iterator[Job], AsyncIterator[Job]):
     async def __aexit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        watcher: Watcher | None = getattr(self, "_watcher", None)
-        if watcher is not None:
-            watcher.ring()  # it may have been the last one
-
     def _take(self) -> Job | None:
         """What has arrived since the last time; raises if that is an error."""
         if not self._ended and self._watcher.process != os.getpid():

@@ -5,19 +5,20 @@ What users call on their app is added in `app.py`.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rowlock.enqueuing import Destination, joined
 from rowlock.errors import ConfigurationError
+from rowlock.execution.context import local_context
 from rowlock.registry import Registry
 from rowlock.stores.base import Retention
 from rowlock.stores.sql.store import Store
 from rowlock.task import Task
 
 if TYPE_CHECKING:
-    from rowlock.execution.context import JobContext
     from rowlock.execution.hooks import Hook
     from rowlock.execution.residents import Residents
     from rowlock.settings import Settings
@@ -43,7 +44,10 @@ class App:
     """
 
     def __init__(self, include: Sequence[str], arguments: Mapping[str, Any]) -> None:
-        self.registry: Registry[Task[..., Any]] = Registry(include)
+        if isinstance(include, str):
+            raise ConfigurationError(f"include={include!r}: must be a list of module names")
+        self._include = tuple(include)
+        self.registry: Registry[Task[..., Any]] = Registry()
         self.given = dict(arguments)  # settings; None: not given
         self.hooks: list[Hook] = []  # the generators around every run
         self._home = os.getcwd()
@@ -60,8 +64,9 @@ class App:
         return self.registry.tasks
 
     def load_tasks(self) -> None:
-        """Import the modules of `include`, so that their tasks are registered."""
-        self.registry.load()
+        """Import the modules of `include`, so that their tasks and consumers are registered."""
+        for module in self._include:
+            importlib.import_module(module)
 
     def workload(self, queues: Sequence[str] = (), *, consumer: str | None = None) -> Workload:
         """What to give a worker: the jobs of these queues (none named: of all), or the rows of a consumer."""
@@ -120,17 +125,14 @@ class App:
         is_same = destination.store.database is self.store.database
         return destination if is_same else Destination(self.store)
 
-    def local_context(self, task: str) -> JobContext:
-        """A context for a task that is called outside any worker."""
-        from rowlock.execution.context import local_context
+    def call_task(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a task's function outside any worker, with residents that are loaded here, once."""
+        context = [local_context(task.name)] if task.binding.takes_context else []
+        residents = {}
+        if task.residents:
+            from rowlock.execution.residents import Residents
 
-        return local_context(task)
-
-    def local_residents(self, task: Task[..., Any]) -> dict[str, Any]:
-        """The residents of a task that is called outside any worker: loaded here, once."""
-        from rowlock.execution.residents import Residents
-
-        if self._residents is None:
-            self._residents = Residents()
-        self._residents.load([task])
-        return self._residents.values(task)
+            self._residents = self._residents or Residents()
+            self._residents.load([task])
+            residents = self._residents.values(task)
+        return task.function(*context, *args, **{**residents, **kwargs})

@@ -13,10 +13,9 @@ from rowlock import Rowlock
 from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.options import App, Database, Json, flag
-from rowlock.cli.queues import as_strategy
-from rowlock.cli.work import run_worker
+from rowlock.cli.work import run_worker, worker_options
 from rowlock.options import CONSUMERS, check_strategy_applies
-from rowlock.worker.options import STOP_GRACE, ConsumingOptions
+from rowlock.worker.options import STOP_GRACE
 
 commands = typer.Typer()
 consumers_commands = typer.Typer(invoke_without_command=True)
@@ -25,6 +24,7 @@ commands.add_typer(consumers_commands, name="consumers", rich_help_panel="Queues
 
 @commands.command(rich_help_panel="Work")
 def consume(
+    context: typer.Context,
     given: Annotated[
         list[str],
         typer.Argument(
@@ -41,7 +41,7 @@ def consume(
     grace: options.Grace = STOP_GRACE,
     until_empty: options.UntilEmpty = False,
     via: options.Via = None,
-    name: options.WorkerId = None,
+    worker_id: options.WorkerId = None,
     log_level: options.LogLevel = "info",
     log_format: options.LogFormat = "text",
 ) -> None:
@@ -56,17 +56,8 @@ def consume(
         raise CommandFailed(f"one consumer at a time: {' '.join(given)!r} names several", USAGE)
     app, consumer = (given[0], given[1]) if len(given) == 2 else (None, given[0])
     _, rowlock = target.the_app(app)
-    order = as_strategy(strategy)
-    check_strategy_applies(CONSUMERS + consumer, order)
-    chosen: ConsumingOptions = {
-        "strategy": order,
-        "concurrency": concurrency,
-        "pool": pool,
-        "worker_id": name,
-        "grace": grace,
-        "prefetch": prefetch,
-        "max_jobs_per_child": max_jobs_per_child,
-    }
+    check_strategy_applies(CONSUMERS + consumer, strategy)
+    chosen = worker_options(context)
     source = rowlock.consumer_source(consumer)
     if via is not None:
         from rowlock.cli.relay import work_via

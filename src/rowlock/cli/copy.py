@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -142,27 +142,15 @@ def _jobs(number: int) -> str:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
     """A bar on a terminal; elsewhere a line on stderr now and then."""
-    if quiet or not show.console(stderr=True).is_terminal:
-        said = time.monotonic()
+    said = time.monotonic()
+    with nullcontext() if quiet else show.bar() as move:
 
         def tell(progress: CopyProgress) -> None:
             nonlocal said
-            if time.monotonic() - said >= _SAY_EVERY_SECONDS:
+            if move is not None:
+                move(progress.phase, progress.done, progress.total)
+            elif time.monotonic() - said >= _SAY_EVERY_SECONDS:
                 said = time.monotonic()
                 note(f"{progress.phase}: {progress.done:,} of {progress.total:,} jobs")
 
         yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=show.console(stderr=True), transient=True) as bar:
-        row = bar.add_task("", total=None)
-        yield lambda progress: bar.update(
-            row, description=progress.phase, completed=progress.done, total=progress.total
-        )

@@ -6,8 +6,9 @@ The work is `rowlock.files`'; here services are chosen, run and shown.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,8 +64,8 @@ def ingest(
         reports = []
         for one in chosen:
             one.check()
-            with _bar(one.name) as progress:
-                reports.append(one.run_once(progress=progress))
+            with show.bar(one.name) as move:
+                reports.append(one.run_once(progress=move and partial(move, one.name)))
         if json:
             show.print_json(reports)
         else:
@@ -198,19 +199,6 @@ def _serve(services: Sequence[Any], chosen: Sequence[Any], introduction: str) ->
         told.process_ends = True  # a signal that comes while it closes does not change its exit code
         run_services(services, stop)
     log.info("stopped in good order")
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr, if that is a terminal."""
-    if not show.console(stderr=True).is_terminal:
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=show.console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _show_status(records: Sequence[FileServiceRecord], json: bool) -> None:

@@ -17,6 +17,7 @@ from rowlock.execution.context import JobLogFilter
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _FORMATS = ("text", "json")
+_RUN = ("job", "task", "claim", "row")  # which run a line is of, as `JobLogFilter` says
 
 
 def configure(level: str, log_format: str) -> None:
@@ -38,17 +39,15 @@ class TextLines(logging.Formatter):
     In a consumer's run it says `[birdnet row 17, claim 5]` instead.
     """
 
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(name)s%(run)s: %(message)s", "%H:%M:%S")
+
     def format(self, record: logging.LogRecord) -> str:
         """The record as text for people."""
-        at = datetime.fromtimestamp(record.created).astimezone()
-        when = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
-        job, task, claim = (getattr(record, name, None) for name in ("job", "task", "claim"))
-        row = getattr(record, "row", None)
+        job, task, claim, row = (getattr(record, name, None) for name in _RUN)
         what = f"{task} row {row}" if row is not None else f"job {job} {task}"
-        run = f" [{what}, claim {claim}]" if task is not None else ""
-        trace = _trace(self, record)
-        error = f"\n{trace}" if trace else ""
-        return visible(f"{when} {record.levelname} {record.name}{run}: {record.getMessage()}{error}")
+        record.run = f" [{what}, claim {claim}]" if task is not None else ""
+        return visible(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -61,17 +60,11 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            "job": getattr(record, "job", None),
-            "task": getattr(record, "task", None),
-            "claim": getattr(record, "claim", None),
+            **{name: getattr(record, name, None) for name in _RUN},
         }
-        if (row := getattr(record, "row", None)) is not None:
-            line["row"] = row
-        if trace := _trace(self, record):
+        if line["row"] is None:
+            del line["row"]
+        # A record from a child process has the traceback as text.
+        if trace := self.formatException(record.exc_info) if record.exc_info else record.exc_text:
             line["error"] = trace
         return json.dumps(line)
-
-
-def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
-    """The traceback; a record from a child process has it as text."""
-    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text

@@ -33,6 +33,16 @@ def _checked(value: Any) -> Any:
     return value
 
 
+def _strategy_name(text: str) -> str:
+    """A strategy's name as people type it: `weighted-random` is WEIGHTED_RANDOM."""
+    return text.upper().replace("-", "_")
+
+
+def strategy_option(text: str) -> Any:
+    """The option of an order of claiming."""
+    return option("NAME", text, "--strategy", callback=_strategy_name)
+
+
 Database = Annotated[
     str | None,
     option(
@@ -64,10 +74,8 @@ AppArgument = Annotated[
 WorkQueues = Annotated[
     list[str] | None, option("NAME", "Take jobs from this queue only; may be repeated.", "--queue", "-q")
 ]
-StrategyName = Annotated[str, option("NAME", "FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM.", "--strategy")]
-RowStrategyName = Annotated[
-    str, option("NAME", "FIFO, the order of order_by, or LIFO, backwards.", "--strategy")
-]
+StrategyName = Annotated[str, strategy_option("FIFO, LIFO, PRIORITY or WEIGHTED_RANDOM.")]
+RowStrategyName = Annotated[str, strategy_option("FIFO, the order of order_by, or LIFO, backwards.")]
 Concurrency = Annotated[
     int | None, option("NUMBER", "Runs at once; else ROWLOCK_CONCURRENCY, or 4.", "--concurrency", "-c")
 ]
@@ -95,6 +103,8 @@ Via = Annotated[
         "--via",
     ),
 ]
-WorkerId = Annotated[str | None, option("ID", "The worker's id; else host, process and a random part.")]
+WorkerId = Annotated[
+    str | None, option("ID", "The worker's id; else host, process and a random part.", "--name")
+]
 LogLevel = Annotated[str, option("LEVEL", "debug, info, warning or error.")]
 LogFormat = Annotated[str, option("FORMAT", "text or json (one object per line).")]

@@ -14,7 +14,7 @@ import typer
 from rowlock import get_strategy, strategies
 from rowlock.cli import show, target
 from rowlock.cli.failing import CommandFailed, note
-from rowlock.cli.options import App, Database, Json, QueueName, option
+from rowlock.cli.options import App, Database, Json, QueueName, strategy_option
 from rowlock.options import CONSUMERS
 
 commands = typer.Typer()
@@ -60,10 +60,9 @@ def set_queue(
     name: QueueName,
     strategy: Annotated[
         str,
-        option(
-            "NAME",
+        strategy_option(
             "FIFO, LIFO, PRIORITY, WEIGHTED_RANDOM, or one that the app registers; "
-            "none leaves it to each worker.",
+            "none leaves it to each worker."
         ),
     ],
     database: Database = None,
@@ -74,7 +73,7 @@ def set_queue(
     Example: rowlock queues set gpu --strategy LIFO
     Or: rowlock queues set gpu --strategy none
     """
-    wanted = None if strategy.lower() == "none" else _strategy(as_strategy(strategy), app)
+    wanted = None if strategy == "NONE" else _strategy(strategy, app)
     target.queue_at(database or context.obj).set_strategy(name, wanted)
     order = "by each worker's own strategy" if wanted is None else f"by {wanted}"
     is_consumer = name.startswith(CONSUMERS)
@@ -94,11 +93,6 @@ def _strategy(name: str, app: str | None) -> str:
                 "registers is known with --app module:app"
             )
     return get_strategy(name).name
-
-
-def as_strategy(text: str) -> str:
-    """A strategy's name as people type it: `weighted-random` is WEIGHTED_RANDOM."""
-    return text.upper().replace("-", "_")
 
 
 @commands.command(rich_help_panel="Queues and workers")

@@ -14,7 +14,6 @@ from rowlock import Rowlock
 from rowlock.cli import logs, options, target
 from rowlock.cli.failing import USAGE, CommandFailed, note
 from rowlock.cli.options import option
-from rowlock.cli.queues import as_strategy
 from rowlock.cli.work import announce, run_worker
 from rowlock.options import CONSUMERS
 from rowlock.worker.options import ConsumingOptions
@@ -67,7 +66,7 @@ def relay(
         return
     from rowlock.worker.signals import told_by_signals
 
-    made = relays.Relays(rowlock, queue or (), strategy=as_strategy(strategy))
+    made = relays.Relays(rowlock, queue or (), strategy=strategy)
     with told_by_signals(lambda number, second: made.stop()) as told:
         told.process_ends = True
         ids = ", ".join(one.register() for one in made.relays)

@@ -9,7 +9,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,25 @@ def visible(text: str) -> str:
 def headline(text: str | None) -> str:
     """The line of an error that names it."""
     return visible(plain_headline(text))
+
+
+@contextmanager
+def bar(title: str = "") -> Iterator[Callable[[str, int, int], None] | None]:
+    """A function that moves a bar on stderr: of what, how much is done, of how much; None if no terminal."""
+    if not console(stderr=True).is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        row = progress.add_task(title, total=None)
+        yield lambda of, done, total: progress.update(row, description=of, completed=done, total=total)
 
 
 # -- times ---------------------------------------------------------------------------------------

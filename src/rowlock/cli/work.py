@@ -9,13 +9,12 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import typer
 
 from rowlock.cli import logs, options, show, target
 from rowlock.cli.failing import note
-from rowlock.cli.queues import as_strategy
 from rowlock.worker.options import STOP_GRACE, ConsumingOptions
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ _TASKS_NAMED = 8
 
 @commands.command(rich_help_panel="Work")
 def worker(
+    context: typer.Context,
     app: options.AppArgument = None,
     queue: options.WorkQueues = None,
     strategy: options.StrategyName = "PRIORITY",
@@ -39,7 +39,7 @@ def worker(
     grace: options.Grace = STOP_GRACE,
     until_empty: options.UntilEmpty = False,
     via: options.Via = None,
-    name: options.WorkerId = None,
+    worker_id: options.WorkerId = None,
     log_level: options.LogLevel = "info",
     log_format: options.LogFormat = "text",
 ) -> None:
@@ -54,15 +54,7 @@ def worker(
     """
     logs.configure(log_level, log_format)
     where, rowlock = target.the_app(app)
-    chosen: ConsumingOptions = {
-        "strategy": as_strategy(strategy),
-        "concurrency": concurrency,
-        "pool": pool,
-        "worker_id": name,
-        "grace": grace,
-        "prefetch": prefetch,
-        "max_jobs_per_child": max_jobs_per_child,
-    }
+    chosen = worker_options(context)
     if via is not None:
         from rowlock.cli.relay import work_via
 
@@ -79,6 +71,14 @@ def worker(
         f"tasks: {', '.join(tasks[:_TASKS_NAMED]) or 'none'}{more}"
     )
     run_worker(made, takes, until_empty, log_format)
+
+
+def worker_options(context: typer.Context) -> ConsumingOptions:
+    """What was said about the worker: a command's options have the names that it takes them by."""
+    chosen = {
+        name: context.params[name] for name in ConsumingOptions.__annotations__ if name in context.params
+    }
+    return cast("ConsumingOptions", chosen)
 
 
 def run_worker(

@@ -81,7 +81,7 @@ class Heartbeat:
         wanted = self.id
         if self._process != os.getpid():  # a forked child is somebody else, and has no heartbeat yet
             self._thread, self._process, wanted = None, os.getpid(), self._new_id()
-            self.liveness.forked()
+            self.liveness.retired()
         elif self.liveness.state() is WorkerState.DEAD:
             log.warning("worker %s was declared dead: it registers anew and drops its claims", self.id)
             if self._reports is not None:
