@@ -107,7 +107,6 @@ class Link:
         self.most_idle = most_idle  # seconds, as the server knows it
         self.process = os.getpid()
         self.used_at = time.monotonic()
-        self.prepared: set[bytes] = set()  # without a cursor, see `prepared.py`
         # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
         self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
         loaders.register(self.cursor)
@@ -245,7 +244,7 @@ class Connections:
             "autocommit": True,
             "prepare_threshold": None if self.pooled else 3,
             "application_name": name,
-            "client_encoding": "UTF8",  # whatever the database's own is: `prepared.py` and JSON rely on it
+            "client_encoding": "UTF8",  # whatever the database's own is: JSON relies on it
         }
         if not self.pooled:
             # A pooler would refuse these, or give them to somebody else.

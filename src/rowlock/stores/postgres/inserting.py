@@ -15,7 +15,6 @@ from rowlock.job import Inserted, NewJob
 from rowlock.stores.postgres.connections import Link
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
-from rowlock.stores.postgres.prepared import Value
 from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
@@ -67,7 +66,7 @@ class Inserting:
         """One statement, which commits by itself; if its answer is lost, the token finds the job."""
         database, url = self._database, self._database.url
         token = random.getrandbits(63)
-        values: dict[str, Value] = {
+        values = {
             "task": job.task,
             "queue": job.queue,
             "priority": job.priority,
@@ -80,8 +79,8 @@ class Inserting:
             try:
                 with database.read() as db:
                     link = db.link
-                    ((id, created, _),) = db.ask(self._one, values)
-                return Inserted(int(id or 0), True, float(created or 0))
+                    ((id, created, _),) = db.take(self._one, **values)
+                return Inserted(id, True, created)
             except StoreError as error:
                 if link is None or not is_lost(error.__cause__):
                     raise

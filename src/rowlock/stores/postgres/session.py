@@ -8,8 +8,10 @@ from typing import Any
 import psycopg
 
 from rowlock.stores.postgres.connections import Link
-from rowlock.stores.postgres.prepared import Row, Value, prepared
 from rowlock.stores.sql.session import Session
+
+Value = str | int | float | None
+Row = tuple[bytes | None, ...]
 
 
 class PostgresSession(Session):
@@ -36,9 +38,11 @@ class PostgresSession(Session):
         return self._execute(statement, values).fetchall()
 
     def ask(self, statement: str, values: dict[str, Value]) -> list[Row]:
-        """The rows of a statement that every job goes through; it is prepared, and they come as text."""
+        """The rows of a statement that every job goes through, as the text that the server sent."""
         values["now"] = self._now
-        return prepared(statement).rows(self.link, values)
+        result = self._cursor.execute(statement, values, prepare=True).pgresult
+        columns = range(result.nfields)
+        return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
     def using(self, statements: Mapping[str, str]) -> PostgresSession:
         """The same transaction with other statements."""

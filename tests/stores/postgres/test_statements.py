@@ -1,4 +1,4 @@
-"""Statements without a cursor: answers and errors as with one, whatever the connection went through."""
+"""The statements that every job goes through: answers and errors, whatever the connection went through."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from rowlock.job import ClaimRequest
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.connections import Link, Unanswered
-from rowlock.stores.postgres.prepared import Prepared
+from rowlock.stores.postgres.session import PostgresSession, Row, Value
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.stores.steps import add, new, take, worker
 
-ECHO = Prepared("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
+ECHO = "SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'"
+
+
+def ask(link: Link, statement: str, **values: Value) -> list[Row]:
+    return PostgresSession(link, {}, None).ask(statement, values)
 
 
 class Queues(str, Enum):
@@ -48,15 +52,15 @@ def link(store: PostgresStore) -> Iterator[Link]:
 
 @pytest.mark.parametrize("text", ["", "ä'\"\\{}%s %(a)s $1", "x" * 3_000_000], ids=["none", "odd", "long"])
 def test_values_arrive_as_they_are(link: Link, text: str) -> None:
-    assert ECHO.rows(link, {"a": text, "b": 41}) == [(text.encode(), b"42", f"{text}%".encode())]
+    assert ask(link, ECHO, a=text, b=41) == [(text.encode(), b"42", f"{text}%".encode())]
 
 
 def test_nothing_is_null(link: Link) -> None:
-    assert ECHO.rows(link, {"a": None, "b": None}) == [(None, None, None)]
+    assert ask(link, ECHO, a=None, b=None) == [(None, None, None)]
 
 
 def test_a_member_of_an_enum_is_its_value(link: Link, store: PostgresStore) -> None:
-    assert ECHO.rows(link, {"a": Queues.MAIL, "b": Levels.HIGH}) == [(b"mail", b"6", b"mail%")]
+    assert ask(link, ECHO, a=Queues.MAIL, b=Levels.HIGH) == [(b"mail", b"6", b"mail%")]
     who = worker(store)
     (id,) = add(store, queue=Queues.MAIL, priority=Levels.HIGH)
     assert [(claim.id, claim.queue, claim.priority) for claim in take(store, who, queues=(Queues.MAIL,))] == [
@@ -66,7 +70,7 @@ def test_a_member_of_an_enum_is_its_value(link: Link, store: PostgresStore) -> N
 
 def test_text_that_would_be_cut_off_is_refused(link: Link) -> None:
     with pytest.raises(psycopg.DataError, match="NUL"):
-        ECHO.rows(link, {"a": "before\0after", "b": 1})
+        ask(link, ECHO, a="before\0after", b=1)
 
 
 def test_it_is_prepared_once_and_again_if_the_server_forgot_it(link: Link) -> None:
@@ -75,17 +79,10 @@ def test_it_is_prepared_once_and_again_if_the_server_forgot_it(link: Link) -> No
 
     before = known()
     for number in range(3):
-        ECHO.rows(link, {"a": "", "b": number})
+        ask(link, ECHO, a="", b=number)
     assert known() == before + 1
     link.cursor.execute("DEALLOCATE ALL")
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
-
-
-def test_it_is_run_if_its_preparation_was_not_written_down(link: Link) -> None:
-    """As after a Ctrl-C between the two."""
-    ECHO.rows(link, {"a": "", "b": 1})
-    link.prepared.clear()
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+    assert ask(link, ECHO, a="", b=1) == [(b"", b"2", b"%")]
 
 
 def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
@@ -112,16 +109,16 @@ def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
 )
 def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(link: Link, sql: str, state: str) -> None:
     with pytest.raises(psycopg.Error) as told:
-        Prepared(sql).rows(link, {"b": 0})
+        ask(link, sql, b=0)
     assert told.value.sqlstate == state
     assert link.is_idle()
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+    assert ask(link, ECHO, a="", b=1) == [(b"", b"2", b"%")]
 
 
 def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
     link.connection.answer_timeout = 0.1
     with pytest.raises(Unanswered):
-        Prepared("SELECT pg_sleep(60)").rows(link, {})
+        ask(link, "SELECT pg_sleep(60)")
     assert link.connection.closed
 
 
@@ -130,7 +127,7 @@ def test_an_ended_connection_is_told(link: Link, store: PostgresStore) -> None:
     with store.database.connections.borrowed() as other:
         other.cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     with pytest.raises(psycopg.errors.AdminShutdown):  # not only that the line is dead
-        ECHO.rows(link, {"a": "", "b": 1})
+        ask(link, ECHO, a="", b=1)
     assert link.connection.closed
 
 
@@ -141,7 +138,7 @@ def test_a_server_that_talks_and_does_not_answer_is_given_up_on(link: Link) -> N
     )
     link.connection.answer_timeout = 0.2
     with pytest.raises(Unanswered):
-        Prepared("SELECT pg_temp.talk()").rows(link, {})
+        ask(link, "SELECT pg_temp.talk()")
     assert link.connection.closed
 
 
