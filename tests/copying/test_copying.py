@@ -335,7 +335,7 @@ def test_every_column_of_a_jobs_tables_is_copied(every_pair: Pair) -> None:
                 }
             else:
                 schema = every_pair.urls[0].rpartition("schema=")[2]
-                found = session.link.cursor.execute(
+                found = session.connection.own_cursor.execute(
                     "SELECT column_name FROM information_schema.columns "
                     "WHERE table_schema = %s AND table_name = %s",
                     (schema, f"rowlock_{table}"),

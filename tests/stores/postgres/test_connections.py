@@ -127,8 +127,8 @@ def test_a_program_with_very_many_open_files_can_look_at_its_connections(
         for _ in range(1100):
             opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         ids = [*add(store), *add(store)]
-        with store.database.connections.borrowed() as link:
-            assert link.connection.fileno() > 1023
+        with store.database.connections.borrowed() as connection:
+            assert connection.fileno() > 1023
     assert [found.id for found in store.find()] == ids[::-1]
 
 
@@ -220,11 +220,11 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(
     monkeypatch.setattr(connections, "_GRACE", A_WHILE)  # on a busy machine the server may be late
     with closing(postgres_store(postgres_queue)) as store:
         with (
-            store.database.meaning(),
-            store.database.connections.borrowed() as link,
+            store.database.explaining(),
+            store.database.connections.borrowed() as connection,
             pytest.raises(psycopg.Error) as told,
         ):
-            link.cursor.execute("SELECT pg_sleep(60)")
+            connection.own_cursor.execute("SELECT pg_sleep(60)")
         assert told.value.sqlstate == "57014"
         assert len(add(store)) == 1
 
@@ -250,8 +250,8 @@ def test_a_silent_server_is_given_up_on(
         }
         # Given up after a second; only those that are open now, for afterwards the machine may be busy.
         monkeypatch.setattr(lost_answers, "_LOOK_UP_SECONDS", 0.5)
-        for link in store.database.connections._idle:
-            link.connection.answer_timeout = 1.0
+        for connection in store.database.connections._idle:
+            connection.answer_timeout = 1.0
         with ThreadPoolExecutor(1) as thread:
             proxy.freeze()
             try:

@@ -272,8 +272,8 @@ def test_a_lock_of_somebody_else_is_given_up_on(
 def test_the_stores_connections_prepare_nothing(store: PostgresStore) -> None:
     for _ in range(10):
         add(store)
-    with store.database.connections.borrowed() as link:
-        assert link.connection.prepare_threshold is None
+    with store.database.connections.borrowed() as connection:
+        assert connection.prepare_threshold is None
 
 
 def test_polling_does_not_become_rare(app: Rowlock) -> None:

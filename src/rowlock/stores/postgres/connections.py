@@ -46,11 +46,29 @@ class Unanswered(psycopg.OperationalError):
     """The server has not answered in time; the connection is closed."""
 
 
-class Connection(psycopg.Connection[TupleRow]):
-    """A connection that gives up on a server that does not answer."""
+class Stamp(NamedTuple):
+    """A transaction's number, since when the server runs that gave it, and when that was."""
 
+    number: str
+    server: str
+    began: float
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection that gives up on a server that does not answer, and is not shared by a fork."""
+
+    name = ""  # how the server knows this connection, and no other
     answer_timeout = 60.0  # seconds
     guarded = False  # a task holds it: rowlock commits, and nobody else
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.process = os.getpid()
+        self.used_at = time.monotonic()
+        # One cursor for all of rowlock's own statements, which are named SQL: it has loaders of its own, and
+        # those of the connection stay as users expect them.
+        self.own_cursor: Any = psycopg.Cursor(self, row_factory=tuple_row)
+        loaders.register(self.own_cursor)
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._until(gen, time.monotonic() + self.answer_timeout), *args, **kwargs)
@@ -72,6 +90,44 @@ class Connection(psycopg.Connection[TupleRow]):
         """True while many statements share one wait, in which each answer is progress."""
         return self.pgconn.pipeline_status != PipelineStatus.OFF
 
+    def begin(self, statement: str) -> Stamp:
+        """Begin a transaction; returns by what its end can be looked up."""
+        self.own_cursor.execute(statement)
+        while self.own_cursor.nextset():
+            pass
+        return Stamp(*self.own_cursor.fetchone())
+
+    def is_idle(self) -> bool:
+        """True if it is open and no transaction is."""
+        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def is_usable(self) -> bool:
+        """True if nothing came while nobody used it, such as the server's goodbye."""
+        if time.monotonic() - self.used_at < _FRESH:
+            return True
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno(), selectors.EVENT_READ)
+            return not selector.select(timeout=0)
+
+    def stop(self) -> None:
+        """Let the server stop what it does for this connection; safe from another thread."""
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=_CANCEL)
+
+    def interrupt(self) -> None:
+        """End a wait for the server in another thread, which closes the connection then."""
+        with (
+            suppress(OSError, ValueError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.fileno())) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, whatever state it is in; a forked child leaves it to its parent."""
+        if self.process == os.getpid():
+            with suppress(psycopg.Error, OSError):
+                super().close()
+
     def commit(self) -> None:
         """End the transaction, unless it is a task's: rowlock commits that, with the completion."""
         self._refuse("commit")
@@ -90,70 +146,8 @@ class Connection(psycopg.Connection[TupleRow]):
             )
 
 
-class Stamp(NamedTuple):
-    """A transaction's number, since when the server runs that gave it, and when that was."""
-
-    number: str
-    server: str
-    began: float
-
-
-class Link:
-    """One connection with the one cursor that rowlock's own statements run on."""
-
-    def __init__(self, connection: Connection, name: str, most_idle: float) -> None:
-        self.connection = connection
-        self.name = name  # how the server knows this connection, and no other
-        self.most_idle = most_idle  # seconds, as the server knows it
-        self.process = os.getpid()
-        self.used_at = time.monotonic()
-        # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
-        self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
-        loaders.register(self.cursor)
-
-    def begin(self, statement: str) -> Stamp:
-        """Begin a transaction; returns by what its end can be looked up."""
-        self.cursor.execute(statement)
-        while self.cursor.nextset():
-            pass
-        return Stamp(*self.cursor.fetchone())
-
-    def is_idle(self) -> bool:
-        """True if it is open and no transaction is."""
-        return (
-            not self.connection.closed and self.connection.pgconn.transaction_status == TransactionStatus.IDLE
-        )
-
-    def is_usable(self) -> bool:
-        """True if nothing came while nobody used it, such as the server's goodbye."""
-        if time.monotonic() - self.used_at < _FRESH:
-            return True
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.connection.fileno(), selectors.EVENT_READ)
-            return not selector.select(timeout=0)
-
-    def stop(self) -> None:
-        """Let the server stop what it does for this connection; safe from another thread."""
-        with suppress(psycopg.Error):
-            self.connection.cancel_safe(timeout=_CANCEL)
-
-    def interrupt(self) -> None:
-        """End a wait for the server in another thread, which closes the connection then."""
-        with (
-            suppress(OSError, ValueError, psycopg.Error),
-            socket.socket(fileno=os.dup(self.connection.fileno())) as line,
-        ):
-            line.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close it, whatever state it is in; a forked child leaves it to its parent."""
-        if self.process == os.getpid():
-            with suppress(psycopg.Error, OSError):
-                self.connection.close()
-
-
 class Connections:
-    """Hands out links; each is used by one thread at a time."""
+    """Hands them out; each is used by one thread at a time."""
 
     def __init__(
         self,
@@ -171,7 +165,7 @@ class Connections:
         self._statement_timeout = statement_timeout
         self._limits = _milliseconds(statement_timeout=statement_timeout, lock_timeout=lock_timeout)
         self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
-        self._idle: list[Link] = []
+        self._idle: list[Connection] = []
         self._room = threading.Semaphore(most)
         self._most = most
         self._process = os.getpid()
@@ -191,9 +185,12 @@ class Connections:
 
         A process that was frozen in the middle of one holds its locks, and nobody could rescue its claims.
         """
-        self._most_idle = min(self._most_idle, max(_LEAST_IDLE, lease))
+        limit = min(self._most_idle, max(_LEAST_IDLE, lease))
+        if limit < self._most_idle:
+            self._most_idle = limit
+            self.close()  # those that were opened without it
 
-    def borrow(self) -> Link:
+    def borrow(self) -> Connection:
         """An open, idle connection of this process; `give_back` it."""
         if self._process != os.getpid():
             self._forget()
@@ -208,35 +205,35 @@ class Connections:
             self._room.release()
             raise
 
-    def _kept(self) -> Link | None:
-        """An idle one that is as it should be; the others are closed."""
+    def _kept(self) -> Connection | None:
+        """An idle one that still works; the others are closed."""
         with suppress(IndexError):  # there is none, or another thread was faster
             while True:
-                link = self._idle.pop()
-                if link.most_idle == self._most_idle and link.is_usable():
-                    return link
-                link.close()
+                connection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.close()
         return None
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Keep it for the next one, or close it if it is broken or there are enough."""
-        if link.process == self._process and link.is_idle() and len(self._idle) < _KEPT:
-            link.used_at = time.monotonic()
-            self._idle.append(link)
+        if connection.process == self._process and connection.is_idle() and len(self._idle) < _KEPT:
+            connection.used_at = time.monotonic()
+            self._idle.append(connection)
         else:
-            link.close()
+            connection.close()
         self._room.release()
 
     @contextmanager
-    def borrowed(self) -> Iterator[Link]:
+    def borrowed(self) -> Iterator[Connection]:
         """Borrow for the length of a block."""
-        link = self.borrow()
+        connection = self.borrow()
         try:
-            yield link
+            yield connection
         finally:
-            self.give_back(link)
+            self.give_back(connection)
 
-    def open(self) -> Link:
+    def open(self) -> Connection:
         """A new connection."""
         # The server cuts a name at 63 bytes, and its end must be whole: it finds a lost connection again.
         name = f"{self._name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
@@ -259,15 +256,16 @@ class Connections:
                 ]
             )
         connection: Connection = Connection.connect(self._conninfo, **settings)
+        connection.name = name
         connection.answer_timeout = self._statement_timeout + _GRACE
         connection.prepared_max = 400
-        return Link(connection, name, self._most_idle)
+        return connection
 
     def close(self) -> None:
         """Close the idle ones; those in use are kept when they come back, later calls open anew."""
         idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        for connection in idle:
+            connection.close()
 
     def _forget(self) -> None:
         """After a fork: the parent's connections are not ours."""
@@ -286,4 +284,5 @@ def _milliseconds(**seconds: float) -> dict[str, object]:
     return {name: int(value * 1000) for name, value in seconds.items()}
 
 
-_abandoned: list[Link] = []  # kept alive, so that nothing says goodbye to the server in the parent's name
+# Kept alive, so that nothing says goodbye to the server in the parent's name.
+_abandoned: list[Connection] = []

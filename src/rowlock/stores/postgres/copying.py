@@ -44,7 +44,7 @@ class PostgresCopySide(CopySide):
             return values
 
         place = cast("PostgresDatabase", self.store.database).address.schema
-        copy(cast("PostgresSession", tx).link, place, table, COLUMNS[table], map(given, rows))
+        copy(cast("PostgresSession", tx).connection, place, table, COLUMNS[table], map(given, rows))
 
     def lock_numbers(self, tx: Session) -> int:
         """ALTER SEQUENCE keeps all others from drawing numbers until the transaction ends."""

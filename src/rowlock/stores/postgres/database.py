@@ -6,7 +6,7 @@ How the answer to a commit is looked up is in `lost_answers.py`, the exchange in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -16,7 +16,7 @@ from rowlock.errors import ConfigurationError, StoreError, StoreMissing, StoreUn
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
 from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
-from rowlock.stores.postgres.connections import STAMP, Connections, Link, Stamp
+from rowlock.stores.postgres.connections import STAMP, Connection, Connections, Stamp
 from rowlock.stores.postgres.dialect import INDEXES, load, statements
 from rowlock.stores.postgres.faults import explain
 from rowlock.stores.postgres.fused import FusedExchange
@@ -28,7 +28,7 @@ from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.copying import CopySide
-from rowlock.stores.sql.database import NOT_OUTERMOST, Database, Witness
+from rowlock.stores.sql.database import NOT_OUTERMOST, Database
 from rowlock.stores.sql.schema_versions import VERSION, check
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
@@ -80,8 +80,8 @@ class PostgresDatabase(Database):
     # -- its life --------------------------------------------------------------------------------
 
     def _look_at_tables(self, create: bool) -> None:
-        with self.meaning(), self.connections.borrowed() as link:
-            server, place = link.connection, self.address.schema
+        with self.explaining(), self.connections.borrowed() as server:
+            place = self.address.schema
             if server.info.server_version < _OLDEST * 10_000:
                 raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
             facts = schema.meta(server, place)
@@ -93,8 +93,8 @@ class PostgresDatabase(Database):
         return schema.ddl(self.address.schema)
 
     def upgrade(self) -> tuple[int, int]:
-        with self.meaning(), self.connections.borrowed() as link:
-            return schema.upgrade(link.connection, self.address.schema)
+        with self.explaining(), self.connections.borrowed() as server:
+            return schema.upgrade(server, self.address.schema)
 
     def _close_connections(self) -> None:
         self.connections.close()
@@ -105,71 +105,53 @@ class PostgresDatabase(Database):
     def write(self, now: float | None = None) -> Iterator[PostgresSession]:
         """If its COMMIT is not answered, its end is looked up."""
         self.open()
-        with self.meaning(), self.connections.borrowed() as link:
-            stamp = link.begin(self.connections.begin_write)
-            session = PostgresSession(link, self.queries, now)
-            with _undone_by_errors(link):
+        with self.explaining(), self.connections.borrowed() as connection:
+            stamp = connection.begin(self.connections.begin_write)
+            session = PostgresSession(connection, self.queries, now)
+            with _undone_by_errors(connection):
                 yield session
-            self.answers.commit(link, stamp, session)
+            self.answers.commit(connection, stamp, session)
 
     @contextmanager
     def read(self, now: float | None = None) -> Iterator[PostgresSession]:
         """Behind a pooler in a transaction: only that can carry limits there."""
         self.open()
-        try:  # not `meaning` and `borrowed`: each block costs 2 us, and every job goes through here
-            link = self.connections.borrow()
-            try:
-                session = PostgresSession(link, self.queries, now)
-                if self.address.pooled:
-                    link.cursor.execute(self.connections.begin_read)
-                    with _undone_by_errors(link):
-                        yield session
-                    with suppress(psycopg.Error):  # it has only read
-                        link.cursor.execute("COMMIT")
-                else:
+        with self.explaining(), self.connections.borrowed() as connection:
+            session = PostgresSession(connection, self.queries, now)
+            if self.address.pooled:
+                connection.own_cursor.execute(self.connections.begin_read)
+                with _undone_by_errors(connection):
                     yield session
-            finally:
-                self.connections.give_back(link)
-        except psycopg.Error as error:
-            raise explain(error, self.url) from error
+                with suppress(psycopg.Error):  # it has only read
+                    connection.own_cursor.execute("COMMIT")
+            else:
+                yield session
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSession]:
         with self.read() as session:
             # Behind a pooler the session is in a transaction already, and ends it.
             begin = "SET TRANSACTION" if self.address.pooled else "BEGIN"
-            session.link.cursor.execute(f"{begin} ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            session.connection.own_cursor.execute(f"{begin} ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield session
             if not self.address.pooled:
-                session.link.cursor.execute("COMMIT")
+                session.connection.own_cursor.execute("COMMIT")
 
     @contextmanager
     def unhurried(self) -> Iterator[PostgresSession]:
         """On a connection of its own: to build an index, the server waits for every older transaction."""
         self.open()
-        link = self.open_link()
-        try:
-            link.connection.answer_timeout = _LONGEST_STATEMENT_SECONDS
-            with self.meaning():
-                if not self.address.pooled:  # a pooler would give these to somebody else
-                    for name in ("statement_timeout", "lock_timeout"):
-                        link.cursor.execute(f"SET {name} = {int(_LONGEST_STATEMENT_SECONDS * 1000)}")
-                yield PostgresSession(link, self.queries, None)
-        finally:
-            link.close()
+        with self.explaining(), closing(self.connect()) as connection:
+            connection.answer_timeout = _LONGEST_STATEMENT_SECONDS
+            if not self.address.pooled:  # a pooler would give these to somebody else
+                for name in ("statement_timeout", "lock_timeout"):
+                    connection.execute(f"SET {name} = {int(_LONGEST_STATEMENT_SECONDS * 1000)}".encode())
+            yield PostgresSession(connection, self.queries, None)
 
-    def open_link(self) -> Link:
+    def connect(self) -> Connection:
         """A connection that is not of the pool."""
-        with self.meaning():
+        with self.explaining():
             return self.connections.open()
-
-    @contextmanager
-    def meaning(self) -> Iterator[None]:
-        """Say what PostgreSQL's errors mean."""
-        try:
-            yield
-        except psycopg.Error as error:
-            raise explain(error, self.url) from error
 
     def explained(self, error: Exception) -> StoreError | None:
         return explain(error, self.url) if isinstance(error, psycopg.Error) else None
@@ -197,7 +179,7 @@ class PostgresDatabase(Database):
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         if self.address.pooled:
             return PollingAlone()
-        return Listener(self.sleepers, self.open_link, worker, ring)
+        return Listener(self.sleepers, self.connect, worker, ring)
 
     def hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
         if not self.address.pooled:  # nobody can listen there
@@ -215,9 +197,6 @@ class PostgresDatabase(Database):
 
     # -- users' connections, and a task's own --------------------------------------------------------
 
-    def note_witness(self, where: Session | UserConnection, witness: Witness) -> None:
-        self.answers.witnesses[where] = witness
-
     def session_on(self, user: UserConnection) -> Session:
         return UserSession(user, statements(self.address.schema, user.style), {"now": None})
 
@@ -227,7 +206,7 @@ class PostgresDatabase(Database):
 
     def transaction(self, timeout: float | None) -> PostgresTransaction:
         self.open()
-        with self.meaning():
+        with self.explaining():
             return PostgresTransaction(self, timeout)
 
     def commit_on(self, user: UserConnection) -> None:
@@ -259,12 +238,12 @@ class PostgresDatabase(Database):
 
 
 @contextmanager
-def _undone_by_errors(link: Link) -> Iterator[None]:
+def _undone_by_errors(connection: Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
         with suppress(psycopg.Error):  # the first error is the one to tell
-            link.cursor.execute("ROLLBACK")
+            connection.own_cursor.execute("ROLLBACK")
         raise
 
 

@@ -6,16 +6,15 @@ Runs on rowlock's own connections; `stores/sql/inserting.py` has the way that wo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rowlock.errors import StoreError
 from rowlock.job import Inserted, NewJob
-from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
-from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
@@ -54,12 +53,12 @@ class Inserting:
                     columns, rows = _SHORT, map(_short, ids, jobs)
                 else:
                     columns, rows = _COLUMNS, map(partial(_whole, now=moment), ids, jobs)
-                copy(tx.link, database.address.schema, "jobs", columns, rows)
+                copy(tx.connection, database.address.schema, "jobs", columns, rows)
                 inserted = [Inserted(id, True, moment) for id in ids]
             else:
                 inserted = insert(tx, jobs)
             database.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
-            database.note_witness(tx, _sees([one for one in inserted if one.is_new]))
+            tx.witness = _sees([one for one in inserted if one.is_new])
             return inserted
 
     def _insert_one(self, job: NewJob) -> Inserted:
@@ -75,16 +74,17 @@ class Inserting:
             "token": token,
         }
         for _ in range(_TRIES):
-            link = None
+            connection = None
             try:
                 with database.read() as db:
-                    link = db.link
+                    connection = db.connection
                     ((id, created, _),) = db.take(self._one, **values)
                 return Inserted(id, True, created)
             except StoreError as error:
-                if link is None or not is_lost(error.__cause__):
+                if connection is None or not is_lost(error.__cause__):
                     raise
-                found = database.answers.look_up(partial(_find_by_token, token=token, old=link.name), error)
+                find = partial(_find_by_token, token=token, old=connection.name)
+                found = database.answers.look_up(find, error)
             if found is not _NOT_THERE:
                 log.warning(LOOKED_UP, "an enqueue", url, f"job {found.id} is there")
                 return found
@@ -101,7 +101,7 @@ def _find_by_token(db: Session, token: int, old: str) -> Inserted | None:
     return None if still_there else _NOT_THERE
 
 
-def _sees(inserted: list[Inserted]) -> Witness:
+def _sees(inserted: list[Inserted]) -> Callable[[Session], bool]:
     """One new job is enough. Not by its id alone: a server that crashed may give that a second time, too."""
 
     def is_there(db: Session) -> bool:
@@ -124,11 +124,15 @@ def is_bulk(jobs: Sequence[NewJob]) -> bool:
 
 
 def copy(
-    link: Link, schema: str | None, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+    connection: Connection,
+    schema: str | None,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
 ) -> None:
     """Write the rows in one COPY."""
     statement = qualified(f"COPY rowlock_{table} ({', '.join(columns)}) FROM STDIN", schema)
-    with link.cursor.copy(statement) as stream:
+    with connection.own_cursor.copy(statement) as stream:
         for row in rows:
             stream.write_row(row)
 

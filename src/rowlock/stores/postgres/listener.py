@@ -17,7 +17,7 @@ from psycopg import sql
 from rowlock.errors import StoreError
 from rowlock.outage import backoff
 from rowlock.stores.base import Bell, Wake, rung
-from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.session import PostgresSession
 
@@ -65,19 +65,19 @@ class Listener(Wake):
     def __init__(
         self,
         sleepers: Sleepers,
-        open_link: Callable[[], Link],
+        connect: Callable[[], Connection],
         worker: Callable[[], str],
         ring: Callable[[], None],
     ) -> None:
         self._sleepers = sleepers
-        self._open_link = open_link
+        self._connect = connect
         self._worker = worker
         self._ring = ring
         self._stop = threading.Event()
         self._listening_as: str | None = None
         self._asleep_as: str | None = None
         self._picky = False  # it takes some queues only: there may have been more than it was told of
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._loop, name="rowlock-listen", daemon=True)
         self._thread.start()
 
@@ -114,9 +114,9 @@ class Listener(Wake):
         """End the thread and its connection."""
         self._stop.set()
         self._listening_as = None
-        link = self._link
-        if link is not None and threading.current_thread() is not self._thread:
-            link.interrupt()
+        connection = self._connection
+        if connection is not None and threading.current_thread() is not self._thread:
+            connection.interrupt()
         self._thread.join(timeout=10)
 
     # -- in the listener's thread ----------------------------------------------------------------
@@ -125,9 +125,9 @@ class Listener(Wake):
         failures = 0
         while not self._stop.is_set():
             try:
-                with closing(self._open_link()) as self._link:
-                    self._link.connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
-                    self._listen(self._link.connection)
+                with closing(self._connect()) as self._connection:
+                    self._connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
+                    self._listen(self._connection)
                 failures = 0
             except (StoreError, psycopg.Error, OSError) as error:
                 if self._listening_as is not None:
@@ -137,10 +137,10 @@ class Listener(Wake):
                     log.warning("wake-ups are not received for now, polling goes on: %s", first)
                 failures += 1
             finally:
-                self._listening_as = self._link = None
+                self._listening_as = self._connection = None
             self._stop.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
 
-    def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    def _listen(self, connection: Connection) -> None:
         worker = self._worker()
         name = CHANNEL + md5(worker.encode(), usedforsecurity=False).hexdigest()
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))

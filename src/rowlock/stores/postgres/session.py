@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.sql.session import Session
 
 Value = str | int | float | None
@@ -17,10 +17,10 @@ Row = tuple[bytes | None, ...]
 class PostgresSession(Session):
     """Runs named statements on one connection."""
 
-    def __init__(self, link: Link, queries: Mapping[str, str], now: float | None) -> None:
-        self.link = link
-        self._cursor = link.cursor
-        self._queries = queries
+    def __init__(self, connection: Connection, statements: Mapping[str, str], now: float | None) -> None:
+        super().__init__(statements)
+        self.connection = connection
+        self._cursor = connection.own_cursor
         self._now = now
 
     @property
@@ -29,10 +29,10 @@ class PostgresSession(Session):
         return float(self.row("clock")[0])
 
     def run(self, name: str, /, **values: Any) -> int:
-        return max(0, self._execute(self._queries[name], values).rowcount)
+        return max(0, self._execute(self._statements[name], values).rowcount)
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        return self.take(self._queries[name], **values)
+        return self.take(self._statements[name], **values)
 
     def take(self, statement: str, /, **values: Any) -> list[Any]:
         return self._execute(statement, values).fetchall()
@@ -44,16 +44,12 @@ class PostgresSession(Session):
         columns = range(result.nfields)
         return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
-    def using(self, statements: Mapping[str, str]) -> PostgresSession:
-        """The same transaction with other statements."""
-        return PostgresSession(self.link, statements, self._now)
-
-    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
         if len(values) < 2:
             return [self.run(name, **one) for one in values]
         # In a pipeline: all are sent before the first answer is read.
         self._cursor.executemany(
-            self._queries[name], [{**one, "now": self._now} for one in values], returning=True
+            self._statements[name], [{**one, "now": self._now} for one in values], returning=True
         )
         counts = [max(0, self._cursor.rowcount)]
         while self._cursor.nextset():

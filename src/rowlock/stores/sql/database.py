@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
 from rowlock.outage import Outage
-from rowlock.stores.base import OwnTransaction, Wake
+from rowlock.stores.base import Wake
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.schema_versions import emptied, single_statements
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import OwnTransaction, UserConnection
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.copying import CopySide
     from rowlock.stores.sql.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-Witness = Callable[[Session], bool]  # sees in the database that something was committed
 
 NOT_OUTERMOST = (
     "the session is inside a transaction of somebody else, so that its commit commits nothing: give "
@@ -197,13 +196,6 @@ class Database(ABC):
 
     def limit_idle(self, lease: float) -> None:  # noqa: B027 - most end with their processes
         """A transaction that stands still is to end within the lease: nobody could rescue what it locks."""
-
-    # -- answers that were lost --------------------------------------------------------------------
-
-    def note_witness(  # noqa: B027 - most lose no answers
-        self, where: Session | UserConnection, witness: Witness
-    ) -> None:
-        """Note by what can be seen later that the transaction there was committed, should nobody say so."""
 
     # -- users' connections, and a task's own --------------------------------------------------------
 

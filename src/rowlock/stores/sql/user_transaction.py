@@ -28,9 +28,9 @@ _ELSEWHERE = (
 class UserSession(Session):
     """Runs named statements on somebody else's connection."""
 
-    def __init__(self, user: UserConnection, queries: Mapping[str, str], always: dict[str, Any]) -> None:
-        self._lent = user
-        self._queries = queries
+    def __init__(self, user: UserConnection, statements: Mapping[str, str], always: dict[str, Any]) -> None:
+        super().__init__(statements)
+        self._user = user
         self._always = always
 
     @property
@@ -39,17 +39,14 @@ class UserSession(Session):
         return float(self.row("clock")[0])
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self._lent.run(self._queries[name], self._always | values).changed
+        return self._user.run(self._statements[name], self._always | values).changed
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        rows = self._lent.run(self._queries[name], self._always | values).rows
+        rows = self._user.run(self._statements[name], self._always | values).rows
         return [tuple(_plain(value) for value in row) for row in rows]
 
     def take(self, statement: str, /, **values: Any) -> list[Any]:
         raise NotImplementedError("claims are made on the store's own connections")
-
-    def using(self, statements: Mapping[str, str]) -> UserSession:
-        return UserSession(self._lent, statements, self._always)
 
 
 def _plain(value: Any) -> Any:
@@ -83,7 +80,7 @@ class UserTransactions:
         """Write a run's last report and its outcome there; False means that the claim was lost."""
         written = self._source.finish_on(self._checked(user), user.style, worker, outcome, report)
         if written:
-            self._database.note_witness(user, lambda db: self._source.took_effect(db, outcome))
+            user.witness = lambda db: self._source.took_effect(db, outcome)
         return written
 
     def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rowlock.stores.sql.session import FileSession
 from rowlock.stores.sqlite.dialect import STATEMENTS
 
 if TYPE_CHECKING:
@@ -17,70 +17,40 @@ if TYPE_CHECKING:
 log = logging.getLogger("rowlock.sqlite")
 
 
-class SqliteSession:
-    """Runs named statements on one connection, at one moment."""
+class SqliteSession(FileSession):
+    """Runs named statements on one connection."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        now: float | None,
-        statements: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: float | None) -> None:
+        super().__init__(STATEMENTS, now)
         self.connection = connection
-        self._statements = STATEMENTS if statements is None else statements
-        wall = time.time()
-        self.now = wall if now is None else now
-        # A given time moves both clocks by the same distance, so that tests can let leases run out.
-        self.mono = time.monotonic() + (self.now - wall)
+
+    def execute(self, statement: str, values: dict[str, Any]) -> sqlite3.Cursor:
+        values["now"] = self._now
+        values["mono"] = self._mono
+        return self.connection.execute(statement, values)
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self.connection.execute(self._statements[name], self._bound(values)).rowcount
+        return self.execute(self._statements[name], values).rowcount
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        statement, bound = self._statements[name], self._bound(values)
+        statement = self._statements[name]
         try:
-            return self.connection.execute(statement, bound).fetchall()
+            return self.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             # Only what writes nothing is run again. A text_factory for all statements would slow them down.
             if "decode to UTF-8" not in str(error) or not statement.lstrip().startswith("SELECT"):
                 raise
         self.connection.text_factory = _text_or_bytes
         try:
-            return self.connection.execute(statement, bound).fetchall()
+            return self.execute(statement, values).fetchall()
         finally:
             self.connection.text_factory = str
 
-    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        self.connection.executemany(self._statements[name], [self._bound(one) for one in values])
-
-    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
-        execute, statement = self.connection.execute, self._statements[name]
-        return [execute(statement, self._bound(one)).rowcount for one in values]
-
     def row(self, name: str, /, **values: Any) -> Any:
-        cursor = self.connection.execute(self._statements[name], self._bound(values))
+        cursor = self.execute(self._statements[name], values)
         row = cursor.fetchone()
         cursor.close()  # an unfinished SELECT would hold its snapshot, and with it the WAL
         return row
-
-    def take(self, statement: str, /, **values: Any) -> list[Any]:
-        # Read, then mark each by its id: one `UPDATE ... WHERE id IN (SELECT ...) RETURNING` fills temporary
-        # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
-        rows = self.connection.execute(statement, self._bound(values)).fetchall()
-        if rows:
-            self.run("mark_taken", ids=str([row[0] for row in rows]), worker=values["worker"])
-        return rows
-
-    def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
-        values["now"] = self.now
-        values["mono"] = self.mono
-        return values
-
-    def using(self, statements: Mapping[str, str]) -> SqliteSession:
-        """The same transaction, at the same moment, with other statements."""
-        other = SqliteSession(self.connection, self.now, statements)
-        other.mono = self.mono
-        return other
 
 
 def _text_or_bytes(value: bytes) -> str | bytes:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from rowlock.stores.sql.borrowing import Sqlite
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import Answer, OwnTransaction
 from rowlock.stores.sqlite.connections import Connection, Connections
 from rowlock.stores.sqlite.faults import explain
 
@@ -85,22 +86,19 @@ class TaskConnection(Connection):
         return False  # sqlite3's own `with` would commit
 
 
-class _Face(Sqlite):
-    """rowlock's own statements in the task's transaction."""
-
-    def run(self, sql: str, values: Any) -> Any:
-        self._given.begin()
-        return super().run(sql, values)
-
-
-class SqliteTransaction:
+class SqliteTransaction(Sqlite, OwnTransaction):
     """The connection in the hands of one task."""
 
     def __init__(self, connections: Connections, path: str) -> None:
         self._connections = connections
         self.connection = connections.lend(TaskConnection)
-        self.borrowed: UserConnection = _Face(self.connection)
+        super().__init__(self.connection)
         self._path = path
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        """Run a statement of rowlock's own, in the task's transaction."""
+        self.connection.begin()
+        return super().run(sql, values)
 
     def commit(self) -> None:
         """Make it durable; a commit that fails is undone."""
