@@ -328,7 +328,7 @@ def test_every_column_of_a_jobs_tables_is_copied(every_pair: Pair) -> None:
     every_pair.source.store.open()
     with writing(every_pair.source) as session:
         for table, columns in COLUMNS.items():
-            if hasattr(session, "connection"):
+            if not every_pair.urls[0].startswith("postgresql"):
                 there = {
                     row[1]
                     for row in session.connection.execute(f"PRAGMA table_info(rowlock_{table})").fetchall()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.inserting import copy, stamp
 from rowlock.stores.sql.copying import COLUMNS, TIMES, CopySide
 from rowlock.stores.sql.session import Session
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 class PostgresCopySide(CopySide):
     """Rows go in by COPY."""
 
-    version = schema.VERSION
-    _folder = "rowlock.stores.postgres"
     _keys = "SELECT value FROM json_array_elements_text(:keys)"
     _freezes = ("freeze_function", "freeze_jobs", "freeze_history", "freeze_logs", "freeze_progress")
     _thaws = ("thaw",)

@@ -6,13 +6,13 @@ How the answer to a commit is looked up is in `lost_answers.py`, the exchange in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from typing import Any
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from typing import Any, cast
 
 import psycopg
 
 from rowlock.codec import json_text
-from rowlock.errors import ConfigurationError, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import ConfigurationError, StoreError, StoreUnusable
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
 from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
@@ -29,7 +29,6 @@ from rowlock.stores.postgres.url import Address
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.copying import CopySide
 from rowlock.stores.sql.database import NOT_OUTERMOST, Database
-from rowlock.stores.sql.schema_versions import VERSION, check
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
@@ -57,11 +56,13 @@ class PostgresDatabase(Database):
     """A PostgreSQL database; the queue's tables are in one of its schemas."""
 
     dialect = "postgresql"
+    package = "rowlock.stores.postgres"
+    no_queue = "no queue at {}: run `rowlock init`"
 
     def __init__(self, address: Address, *, busy_timeout: float = 5.0) -> None:
         super().__init__()
         self.address = address
-        self.url = address.shown
+        self.url = self.shown = address.shown
         self.queries = statements(address.schema)
         self.claim_sql = ClaimSql(self.queries, INDEXES)
         self.connections = Connections(
@@ -79,22 +80,23 @@ class PostgresDatabase(Database):
 
     # -- its life --------------------------------------------------------------------------------
 
-    def _look_at_tables(self, create: bool) -> None:
-        with self.explaining(), self.connections.borrowed() as server:
-            place = self.address.schema
-            if server.info.server_version < _OLDEST * 10_000:
-                raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
-            facts = schema.meta(server, place)
-            if facts is None and not create:
-                raise StoreMissing(f"no queue at {self.url}: run `rowlock init`")
-            check(schema.create(server, place) if facts is None else facts, self.url)
-
     def ddl(self) -> str:
         return schema.ddl(self.address.schema)
 
-    def upgrade(self) -> tuple[int, int]:
+    def _tables_sql(self) -> str:
+        return schema.tables_sql()
+
+    @contextmanager
+    def _before_tables(self, create: bool) -> Iterator[PostgresSession]:
         with self.explaining(), self.connections.borrowed() as server:
-            return schema.upgrade(server, self.address.schema)
+            if server.info.server_version < _OLDEST * 10_000:
+                raise StoreUnusable(f"{self.url} is older than PostgreSQL {_OLDEST}, which rowlock needs")
+            yield PostgresSession(server, self.queries, None)
+
+    def _changing_tables(
+        self, db: Session, creating: bool
+    ) -> AbstractContextManager[Callable[[str], object]]:
+        return schema.changing(cast(PostgresSession, db).connection, self.address.schema, creating)
 
     def _close_connections(self) -> None:
         self.connections.close()
@@ -163,9 +165,6 @@ class PostgresDatabase(Database):
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def numbers(self, tx: Session, count: int) -> list[int]:
-        return sorted(row[0] for row in tx.rows("draw_numbers", count=count))
-
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
         return self._inserting.insert(jobs, now)
 
@@ -230,8 +229,7 @@ class PostgresDatabase(Database):
 
     def facts(self) -> dict[str, Any]:
         with self.read() as db:
-            server = dict(zip(_SERVER_FACTS, db.row("server_facts"), strict=True))
-        return {"address": self.url, "code_version": VERSION, **server}
+            return dict(zip(_SERVER_FACTS, db.row("server_facts"), strict=True))
 
     def backup(self, target: str) -> int:
         raise StoreError("PostgreSQL has its own backups: use pg_dump, or your server's")

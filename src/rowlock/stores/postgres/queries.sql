@@ -116,6 +116,7 @@ UPDATE rowlock_workers SET sleeping = false WHERE id = :worker AND sleeping
 -- name: tell
 UPDATE rowlock_workers SET info = CAST(coalesce(CAST(info AS jsonb), '{}') || CAST(:info AS jsonb) AS json) WHERE id = :worker
 
+-- Not to_regclass: it may answer from before the lock was had, and two processes would both create the tables.
 -- name: queue_there
 SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = '{meta_name}' AND ({here})

@@ -18,7 +18,7 @@ from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
 from rowlock.stores.sql.copying import moved_facts
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.queues_in_turn import queue_settings
-from rowlock.stores.sql.schema_versions import version_of
+from rowlock.stores.sql.schema_versions import VERSION, version_of
 from rowlock.stores.sql.session import Session
 
 Some = TypeVar("Some", bound=msgspec.Struct)
@@ -209,7 +209,9 @@ def facts(database: Database) -> dict[str, Any]:
         meta = dict(db.rows("meta"))
         return {
             "store": database.dialect,
-            "schema_version": version_of(meta, own["address"]),
+            "schema_version": version_of(meta, database.shown),
+            "code_version": VERSION,
+            "address": database.shown,
             "install_id": meta["install_id"],
             **moved_facts(meta),
             "newest_created_at": db.row("newest_created_at")[0],

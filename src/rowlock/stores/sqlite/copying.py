@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rowlock.stores.sql.copying import COLUMNS, CopySide, file_url
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sqlite import schema
 
 if TYPE_CHECKING:
     from rowlock.stores.sqlite.database import SqliteDatabase
@@ -24,8 +23,6 @@ _CLOSED = ("insert", "update", "delete", "history", "logs", "progress")
 class SqliteCopySide(CopySide):
     """Rows go in by `executemany`."""
 
-    version = schema.VERSION
-    _folder = "rowlock.stores.sqlite"
     _keys = "SELECT value FROM json_each(:keys)"
     _freezes = tuple(f"freeze_{name}" for name in _CLOSED)
     _thaws = tuple(f"thaw_{name}" for name in _CLOSED)

@@ -1,20 +1,15 @@
-"""Named statements on one SQLite connection, and the durable transaction around them."""
+"""Named statements on one SQLite connection, at one moment.
+
+Begins and ends no transaction.
+"""
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rowlock.stores.sql.session import FileSession
 from rowlock.stores.sqlite.dialect import STATEMENTS
-
-if TYPE_CHECKING:
-    from rowlock.stores.sqlite.database import SqliteDatabase
-
-log = logging.getLogger("rowlock.sqlite")
 
 
 class SqliteSession(FileSession):
@@ -59,53 +54,3 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-class Writing:
-    """A durable transaction as a `with` block; a class, because generators cost 8 us of 90 per enqueue."""
-
-    __slots__ = ("_began", "_connection", "_database", "_now")
-
-    def __init__(self, database: SqliteDatabase, now: float | None) -> None:
-        self._database = database
-        self._now = now
-
-    def __enter__(self) -> SqliteSession:
-        try:
-            self._connection = connection = self._database.connections.borrow()
-        except sqlite3.Error as error:  # a thread's first use opens one, and a bad disk may refuse that
-            raise self._database.meaning(error) from error
-        try:
-            # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
-            connection.execute("BEGIN IMMEDIATE")
-        except BaseException as error:
-            if connection.uses == 1 and connection.in_transaction:  # interrupted after it had begun
-                connection.execute("ROLLBACK")
-            self._database.connections.give_back(connection)
-            if isinstance(error, sqlite3.Error):
-                raise self._database.meaning(error) from error
-            raise
-        self._began = time.monotonic()
-        return SqliteSession(connection, self._now)  # its clock is read once the lock is held
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        connection, raised = self._connection, error
-        try:
-            if error is None:
-                connection.execute("COMMIT")
-        except BaseException as failed:
-            error = failed
-        if error is not None and connection.in_transaction:
-            with suppress(sqlite3.Error):  # the first error is the one to tell
-                connection.execute("ROLLBACK")
-        try:
-            if error is None:
-                self._database.checkpoints.after_write(connection, time.monotonic() - self._began)
-        except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", self._database.meaning(late))
-        finally:
-            self._database.connections.give_back(connection)
-        if isinstance(error, sqlite3.Error):
-            raise self._database.meaning(error) from error
-        if error is not None and error is not raised:
-            raise error
