@@ -6,11 +6,11 @@ Begins and ends no transaction.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.duckdb.dialect import STATEMENTS, names_in
+from rowlock.stores.sql.borrowing import counted_in_duckdb
 from rowlock.stores.sql.copying import refuse_moved
 from rowlock.stores.sql.session import FileSession
 
@@ -25,16 +25,6 @@ _CHANGES_JOBS = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM) rowlock_(jobs|hi
 def changes_jobs(statement: str) -> bool:
     """Whether a queue that has moved refuses this statement; workers and consumers' claims stay."""
     return _CHANGES_JOBS.search(statement) is not None
-
-
-def changed_rows(rows: list[Any], columns: Sequence[Any] | None) -> int:
-    """How many rows a statement has changed.
-
-    One without RETURNING gives a single row, `Count`; `rowcount` is -1 on DuckDB 1.5.
-    """
-    if columns and columns[0][0] == "Count" and len(columns) == 1:
-        return int(rows[0][0]) if rows else 0
-    return len(rows)
 
 
 class DuckdbSession(FileSession):
@@ -59,7 +49,8 @@ class DuckdbSession(FileSession):
 
     def run(self, name: str, /, **values: Any) -> int:
         done = self.execute(self._statements[name], values)
-        return changed_rows(done.fetchall(), done.description)
+        columns = [column[0] for column in done.description or ()]
+        return counted_in_duckdb(columns, done.fetchall()).changed
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
         return self.execute(self._statements[name], values).fetchall()

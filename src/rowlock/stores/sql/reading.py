@@ -75,13 +75,8 @@ class Reading:
         cursor: str | None = None,
     ) -> JobList:
         """A page of jobs, newest first."""
-        name = {
-            None: "find",
-            State.RUNNING: "find_running",
-            State.FAILED: "find_bad",
-            State.CANCELLED: "find_bad",
-        }
-        query = name.get(None if state is None else State(state), "find_state")
+        in_an_index = {"running": "find_running", "failed": "find_bad", "cancelled": "find_bad"}
+        query = "find" if state is None else in_an_index.get(State(state).value, "find")
         before = _FARTHEST if cursor is None else _cursor(cursor)
         with self._database.read() as db:
             rows = db.rows(query, state=state, queue=queue, task=task, before=before, limit=limit + 1)
