@@ -19,7 +19,6 @@ from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnrea
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections, listener, lost_answers
-from rowlock.stores.postgres import database as store_module
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.url import parse
 from tests.eventually import eventually
@@ -61,7 +60,7 @@ def careful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements are given up after a second: half for the server to end them, half for us."""
-    monkeypatch.setattr(store_module, "_STATEMENT_TIMEOUT", 0.5)
+    monkeypatch.setattr(connections, "_STATEMENT_TIMEOUT", 0.5)
     monkeypatch.setattr(lost_answers, "_LOOK_UP_SECONDS", 0.5)
     monkeypatch.setattr(connections, "_GRACE", 0.5)
 
@@ -216,7 +215,7 @@ def test_a_lock_of_somebody_else_is_given_up_on(
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(
     postgres_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_STATEMENT_TIMEOUT", 2.0)
+    monkeypatch.setattr(connections, "_STATEMENT_TIMEOUT", 2.0)
     monkeypatch.setattr(connections, "_GRACE", A_WHILE)  # on a busy machine the server may be late
     with closing(postgres_store(postgres_queue)) as store:
         with (

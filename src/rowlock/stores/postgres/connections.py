@@ -22,6 +22,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from rowlock.errors import StoreBusy
 from rowlock.stores.postgres import loaders
+from rowlock.stores.postgres.url import Address
 
 T = TypeVar("T")
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
@@ -37,6 +38,7 @@ _BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 _PLANS = {"plan_cache_mode": "force_generic_plan", "jit": "off", **_BY_INDEX}
 _USUAL_PLANS = {"plan_cache_mode": "auto", "jit": "on", **dict.fromkeys(_BY_INDEX, "on")}
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
+_STATEMENT_TIMEOUT = 30.0  # seconds
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 _CANCEL = 5.0  # seconds to ask the server to stop
 _LEAST_IDLE = 5.0  # seconds that a transaction may stand still with any lease: a machine may be busy
@@ -149,30 +151,17 @@ class Connection(psycopg.Connection[TupleRow]):
 class Connections:
     """Hands them out; each is used by one thread at a time."""
 
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        name: str,
-        most: int,
-        statement_timeout: float,
-        lock_timeout: float,
-        pooled: bool,
-    ) -> None:
-        self._conninfo = conninfo
-        self._name = name
+    def __init__(self, address: Address, lock_timeout: float) -> None:
+        self._address = address
         self._lock_timeout = lock_timeout
-        self._statement_timeout = statement_timeout
-        self._limits = _milliseconds(statement_timeout=statement_timeout, lock_timeout=lock_timeout)
-        self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
+        self._limits = _milliseconds(statement_timeout=_STATEMENT_TIMEOUT, lock_timeout=lock_timeout)
         self._idle: list[Connection] = []
-        self._room = threading.Semaphore(most)
-        self._most = most
+        self._room = threading.Semaphore(address.pool_size)
         self._process = os.getpid()
-        self._most_idle = 10 * statement_timeout
+        self._most_idle = 10 * _STATEMENT_TIMEOUT
         # Behind a pooler a transaction brings the limits that a session cannot keep there.
         self.begin_read = _begin(self._limits | _BY_INDEX)
-        self.begin_write = f"{self.begin_read if pooled else 'BEGIN'}; {STAMP}"
+        self.begin_write = f"{self.begin_read if address.pooled else 'BEGIN'}; {STAMP}"
 
     def begin_task(self, timeout: float | None) -> str:
         """What begins a task's own transaction: its statements may take as long as the task may."""
@@ -196,7 +185,7 @@ class Connections:
             self._forget()
         if not self._room.acquire(timeout=self._lock_timeout):
             raise StoreBusy(
-                f"all {self._most} connections of this process are in use; "
+                f"all {self._address.pool_size} connections of this process are in use; "
                 "use fewer threads, or add ?pool_size= to the database's URL"
             )
         try:
@@ -236,18 +225,18 @@ class Connections:
     def open(self) -> Connection:
         """A new connection."""
         # The server cuts a name at 63 bytes, and its end must be whole: it finds a lost connection again.
-        name = f"{self._name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
+        name = f"{self._address.name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
         settings: dict[str, Any] = {
             "autocommit": True,
-            "prepare_threshold": None if self.pooled else 3,
+            "prepare_threshold": None if self._address.pooled else 3,
             "application_name": name,
             "client_encoding": "UTF8",  # whatever the database's own is: JSON relies on it
         }
-        if not self.pooled:
+        if not self._address.pooled:
             # A pooler would refuse these, or give them to somebody else.
             idle = _milliseconds(idle_in_transaction_session_timeout=self._most_idle)
             own = {**self._limits, **idle, **_PLANS}
-            given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
+            given = psycopg.conninfo.conninfo_to_dict(self._address.conninfo).get("options") or ""
             settings["options"] = " ".join(
                 [
                     *(f"-c {name}={value}" for name, value in own.items()),
@@ -255,9 +244,9 @@ class Connections:
                     "-c extra_float_digits=1",  # times come as text, which would lose their microseconds
                 ]
             )
-        connection: Connection = Connection.connect(self._conninfo, **settings)
+        connection: Connection = Connection.connect(self._address.conninfo, **settings)
         connection.name = name
-        connection.answer_timeout = self._statement_timeout + _GRACE
+        connection.answer_timeout = _STATEMENT_TIMEOUT + _GRACE
         connection.prepared_max = 400
         return connection
 
@@ -271,7 +260,7 @@ class Connections:
         """After a fork: the parent's connections are not ours."""
         _abandoned.extend(self._idle)
         self._idle = []
-        self._room = threading.Semaphore(self._most)
+        self._room = threading.Semaphore(self._address.pool_size)
         self._process = os.getpid()
 
 

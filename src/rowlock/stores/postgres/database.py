@@ -20,7 +20,7 @@ from rowlock.stores.postgres.connections import STAMP, Connection, Connections, 
 from rowlock.stores.postgres.dialect import INDEXES, load, statements
 from rowlock.stores.postgres.faults import explain
 from rowlock.stores.postgres.fused import FusedExchange
-from rowlock.stores.postgres.inserting import Inserting
+from rowlock.stores.postgres.inserting import insert
 from rowlock.stores.postgres.listener import Listener, Sleepers
 from rowlock.stores.postgres.lost_answers import Fate, LostAnswers, fate_of
 from rowlock.stores.postgres.session import PostgresSession
@@ -36,7 +36,6 @@ from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 
 _OLDEST = 13
-_STATEMENT_TIMEOUT = 30.0
 _LONGEST_STATEMENT_SECONDS = 86_400.0
 _SERVER_FACTS = (
     *("server_version", "synchronous_commit", "fsync", "bytes", "connections", "max_connections"),
@@ -65,17 +64,9 @@ class PostgresDatabase(Database):
         self.url = self.shown = address.shown
         self.queries = statements(address.schema)
         self.claim_sql = ClaimSql(self.queries, INDEXES)
-        self.connections = Connections(
-            address.conninfo,
-            name=address.name,
-            most=address.pool_size,
-            statement_timeout=_STATEMENT_TIMEOUT,
-            lock_timeout=busy_timeout,
-            pooled=address.pooled,
-        )
-        self.answers = LostAnswers(self.connections, self.queries, self.url)
-        self.sleepers = Sleepers(self.read)
-        self._inserting = Inserting(self)
+        self.connections = Connections(address, busy_timeout)
+        self.answers = LostAnswers(self)
+        self.sleepers = Sleepers(self)
         self._fused = FusedExchange(self)
 
     # -- its life --------------------------------------------------------------------------------
@@ -118,16 +109,22 @@ class PostgresDatabase(Database):
     def read(self, now: float | None = None) -> Iterator[PostgresSession]:
         """Behind a pooler in a transaction: only that can carry limits there."""
         self.open()
-        with self.explaining(), self.connections.borrowed() as connection:
-            session = PostgresSession(connection, self.queries, now)
-            if self.address.pooled:
-                connection.own_cursor.execute(self.connections.begin_read)
-                with _undone_by_errors(connection):
+        try:  # not `explaining` and `borrowed`: each block costs 2 us, and every job goes through here
+            connection = self.connections.borrow()
+            try:
+                session = PostgresSession(connection, self.queries, now)
+                if self.address.pooled:
+                    connection.own_cursor.execute(self.connections.begin_read)
+                    with _undone_by_errors(connection):
+                        yield session
+                    with suppress(psycopg.Error):  # it has only read
+                        connection.own_cursor.execute("COMMIT")
+                else:
                     yield session
-                with suppress(psycopg.Error):  # it has only read
-                    connection.own_cursor.execute("COMMIT")
-            else:
-                yield session
+            finally:
+                self.connections.give_back(connection)
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSession]:
@@ -166,7 +163,7 @@ class PostgresDatabase(Database):
     # -- jobs ------------------------------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
-        return self._inserting.insert(jobs, now)
+        return insert(self, jobs, now)
 
     def exchange_fused(
         self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
@@ -178,7 +175,7 @@ class PostgresDatabase(Database):
     def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         if self.address.pooled:
             return PollingAlone()
-        return Listener(self.sleepers, self.connect, worker, ring)
+        return Listener(self, worker, ring)
 
     def hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
         if not self.address.pooled:  # nobody can listen there

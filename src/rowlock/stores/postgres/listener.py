@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from hashlib import md5
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -19,7 +20,9 @@ from rowlock.outage import backoff
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.postgres.dialect import CHANNEL
-from rowlock.stores.postgres.session import PostgresSession
+
+if TYPE_CHECKING:
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 log = logging.getLogger("rowlock.wake")
 
@@ -31,8 +34,8 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 10.0
 class Sleepers:
     """The workers of this process whose rows say that they sleep."""
 
-    def __init__(self, read: Callable[[], AbstractContextManager[PostgresSession]]) -> None:
-        self._read = read
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
         self._here: set[str] = set()
 
     def __contains__(self, worker: str) -> bool:
@@ -40,7 +43,7 @@ class Sleepers:
 
     def fall_asleep(self, worker: str) -> bool:
         """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
-        with self._read() as db:
+        with self._database.read() as db:
             row = db.row("sleep", worker=worker)
         self._here.add(worker)
         return row is not None and bool(row[0])
@@ -49,13 +52,13 @@ class Sleepers:
         """It waits no more; `is_told` if its row says so already."""
         if worker in self._here:
             if not is_told:
-                with self._read() as db:
+                with self._database.read() as db:
                     db.run("awake", worker=worker)
             self._here.discard(worker)
 
     def wake_another(self, worker: str) -> None:
         """Notify another worker, if there is work for it."""
-        with self._read() as db:
+        with self._database.read() as db:
             db.rows("wake_another", worker=worker)
 
 
@@ -63,14 +66,9 @@ class Listener(Wake):
     """Receives NOTIFY for one worker, in a thread with a connection of its own."""
 
     def __init__(
-        self,
-        sleepers: Sleepers,
-        connect: Callable[[], Connection],
-        worker: Callable[[], str],
-        ring: Callable[[], None],
+        self, database: PostgresDatabase, worker: Callable[[], str], ring: Callable[[], None]
     ) -> None:
-        self._sleepers = sleepers
-        self._connect = connect
+        self._database = database
         self._worker = worker
         self._ring = ring
         self._stop = threading.Event()
@@ -93,7 +91,7 @@ class Listener(Wake):
         was_asleep, self._asleep_as = self._asleep_as, None
         if was_asleep is not None and (leaves_some or self._picky):
             try:
-                self._sleepers.wake_another(self._worker())
+                self._database.sleepers.wake_another(self._worker())
             except StoreError as error:
                 log.debug("could not pass a wake-up on: %s", error)
 
@@ -102,7 +100,7 @@ class Listener(Wake):
         worker = self._worker()
         if self.alive and self._asleep_as != worker:
             try:
-                self._picky = self._sleepers.fall_asleep(worker)
+                self._picky = self._database.sleepers.fall_asleep(worker)
             except StoreError as error:
                 log.debug("could not say that %s sleeps: %s", worker, error)
             else:
@@ -125,7 +123,7 @@ class Listener(Wake):
         failures = 0
         while not self._stop.is_set():
             try:
-                with closing(self._connect()) as self._connection:
+                with closing(self._database.connect()) as self._connection:
                     self._connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
                     self._listen(self._connection)
                 failures = 0

@@ -8,9 +8,6 @@ SELECT now()
 -- name: draw_numbers
 SELECT nextval('rowlock_jobs_id_seq') FROM generate_series(1, :count)
 
--- fragment: placed
-CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END
-
 -- One job that is due now: one statement, one round trip; a sleeping worker is told in the same breath. The position
 -- is the id, which was drawn just before it: defaults come in the order of the columns.
 -- name: insert_one
@@ -26,7 +23,8 @@ RETURNING id, date_part('epoch', created_at), (
 -- name: insert_many
 INSERT INTO rowlock_jobs (id, position, task, queue, priority, state, max_attempts, created_at, run_at, due_at,
                           expires_at, unique_key, unique_until, args, meta)
-SELECT new.id, new.id, new.task, new.queue, new.priority, {placed}, new.max_attempts, new.moment, new.due,
+SELECT new.id, new.id, new.task, new.queue, new.priority,
+       CASE WHEN new.due > new.moment THEN 'scheduled' ELSE 'queued' END, new.max_attempts, new.moment, new.due,
        new.due, CASE WHEN new.expires IS NOT NULL
                      THEN greatest(new.moment, new.due) + make_interval(secs => new.expires) END,
        new.unique_key, new.unique_until, CAST(new.args AS json), CAST(new.meta AS json)

@@ -118,7 +118,7 @@ class SqliteDatabase(Database):
             except (
                 sqlite3.Error
             ) as late:  # what was written is committed: this must not look as if it were not
-                log.warning("a checkpoint failed, the next one tries again: %s", self.meaning(late))
+                log.warning("a checkpoint failed, the next one tries again: %s", self.explained(late))
 
     @contextmanager
     def read(self, now: float | None = None) -> Iterator[SqliteSession]:
@@ -147,17 +147,15 @@ class SqliteDatabase(Database):
                     session.connection.execute("ROLLBACK TO undone")
                     session.connection.execute("RELEASE undone")
 
-    def meaning(self, error: sqlite3.Error) -> StoreError:
-        """What SQLite raised, as the store's own error."""
+    def explained(self, error: Exception) -> StoreError | None:
+        if not isinstance(error, sqlite3.Error):
+            return None
         if is_moved(error):
             with self.connections.borrowed() as connection:
                 return StoreMoved((facts_in(SqliteSession(connection, None)) or {}).get(MOVED, str(error)))
         if "readonly" in str(error):  # opened while it was read-only, a connection stays so for good
             self.connections.forget()
         return explain(error, self.path, self.connections.path)
-
-    def explained(self, error: Exception) -> StoreError | None:
-        return self.meaning(error) if isinstance(error, sqlite3.Error) else None
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
@@ -172,7 +170,7 @@ class SqliteDatabase(Database):
     def transaction(self, timeout: float | None) -> SqliteTransaction:
         self.open()
         with self.explaining():
-            return SqliteTransaction(self.connections, self.path)
+            return SqliteTransaction(self)
 
     def is_file_of(self, user: UserConnection) -> bool:
         files = [row[2] for row in user.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]

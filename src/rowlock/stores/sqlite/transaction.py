@@ -10,12 +10,14 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.sql.borrowing import Sqlite
 from rowlock.stores.sql.user_connection import Answer, OwnTransaction
-from rowlock.stores.sqlite.connections import Connection, Connections
-from rowlock.stores.sqlite.faults import explain
+from rowlock.stores.sqlite.connections import Connection
+
+if TYPE_CHECKING:
+    from rowlock.stores.sqlite.database import SqliteDatabase
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -89,11 +91,10 @@ class TaskConnection(Connection):
 class SqliteTransaction(Sqlite, OwnTransaction):
     """The connection in the hands of one task."""
 
-    def __init__(self, connections: Connections, path: str) -> None:
-        self._connections = connections
-        self.connection = connections.lend(TaskConnection)
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self.connection = database.connections.lend(TaskConnection)
         super().__init__(self.connection)
-        self._path = path
 
     def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
         """Run a statement of rowlock's own, in the task's transaction."""
@@ -102,19 +103,16 @@ class SqliteTransaction(Sqlite, OwnTransaction):
 
     def commit(self) -> None:
         """Make it durable; a commit that fails is undone."""
-        if self.connection.began is None:  # nobody has executed anything
-            return
-        try:
-            self._end("COMMIT")
-        except sqlite3.Error as error:
-            raise explain(error, self._path, self._connections.path) from error
+        if self.connection.began is not None:  # somebody has executed something
+            with self._database.explaining():
+                self._end("COMMIT")
 
     def close(self) -> None:
         """Undo what is not committed, and close the connection."""
         with suppress(sqlite3.Error):
             if self.connection.in_transaction:
                 self._end("ROLLBACK")
-        self._connections.take_back(self.connection)
+        self._database.connections.take_back(self.connection)
 
     def revoke(self) -> None:
         """Let go of the write lock under the hands of a task that does not stop; safe from another thread."""
@@ -130,6 +128,6 @@ class SqliteTransaction(Sqlite, OwnTransaction):
         if held > _LONG:
             log.warning(
                 "a task held the write lock of %s for %.1f s and others waited: compute first, then write",
-                self._path,
+                self._database.path,
                 held,
             )
