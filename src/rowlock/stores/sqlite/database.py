@@ -115,9 +115,8 @@ class SqliteDatabase(Database):
                 raise
             try:
                 self.checkpoints.after_write(connection, time.monotonic() - began)
-            except (
-                sqlite3.Error
-            ) as late:  # what was written is committed: this must not look as if it were not
+            except sqlite3.Error as late:
+                # What was written is committed: this must not look as if it were not.
                 log.warning("a checkpoint failed, the next one tries again: %s", self.explained(late))
 
     @contextmanager
