@@ -59,8 +59,8 @@ def _commit(connection: psycopg.Connection) -> None:
 
 @contextmanager
 def _not_waiting_for_the_disk(store: PostgresStore) -> Iterator[None]:
-    with store.database.connections.borrowed() as link:
+    with store.database.connections.borrowed() as connection:
         pass  # one thread claims, so there is one connection, which is the next to be borrowed
-    link.connection.execute("SET synchronous_commit = off")
+    connection.execute("SET synchronous_commit = off")
     yield
-    link.connection.execute("SET synchronous_commit = on")
+    connection.execute("SET synchronous_commit = on")

@@ -128,7 +128,7 @@ class Program:
         tx.connection.execute(
             "INSERT INTO effects VALUES (?, ?)", (claim.id, "y" * self.chance.randint(0, 5000))
         )
-        assert self.worker.finish_on(tx.borrowed, self.me, self._outcome(claim, Ending.COMPLETED), None)
+        assert self.worker.finish_on(tx, self.me, self._outcome(claim, Ending.COMPLETED), None)
         tx.commit()
         tx.close()
         return {"completed": [claim.id]}

@@ -256,7 +256,7 @@ class ConsumerModel(RuleBasedStateMachine):
         with closing(self.store.transaction(None)) as tx:
             done = outcome(taken.claim, Ending.COMPLETED)
             try:
-                assert store.finish_on(tx.borrowed, taken.claim.claimed_by, done, None) is holds
+                assert store.finish_on(tx, taken.claim.claimed_by, done, None) is holds
             except (Fail, RetryLater):  # a row alone, or one of a batch
                 assert holds and not markable
                 return

@@ -47,7 +47,7 @@ def plan(lab: Lab, store: Any, name: str) -> str:
         connection.close()
         return "\n".join(str(row[-1]) for row in rows)
     with store.database.read() as session:  # with the settings of the store's own connections
-        rows = session.link.cursor.execute(f"EXPLAIN {statement}", values).fetchall()
+        rows = session.connection.own_cursor.execute(f"EXPLAIN {statement}", values).fetchall()
     return "\n".join(row[0] for row in rows)
 
 

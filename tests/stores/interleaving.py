@@ -91,7 +91,7 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._session, name)
-        if name not in ("run", "rows", "row", "each", "count_each", "take", "ask"):
+        if name not in ("run", "rows", "row", "each", "take", "ask"):
             return found
 
         def told(statement: str, *given: Any, **values: Any) -> Any:

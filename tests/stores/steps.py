@@ -94,9 +94,9 @@ def table(store: Any, name: str) -> str:
 def run_sql(store: Any, *statements: str) -> list[Any]:
     """Run statements of a test's own in one transaction; returns the rows of the last."""
     with store.database.write() as tx:
-        connection = tx.connection if hasattr(tx, "connection") else tx.link.cursor
+        runs = getattr(tx.connection, "own_cursor", tx.connection)
         for statement in statements:
-            cursor = connection.execute(statement)
+            cursor = runs.execute(statement)
         return list(cursor.fetchall()) if cursor.description else []
 
 

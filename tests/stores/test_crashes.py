@@ -317,7 +317,7 @@ class CrashModel(RuleBasedStateMachine):
             accepted = False
             if until != "the row":
                 done = outcome(claim, Ending.COMPLETED)
-                accepted = self.store.finish_on(tx.borrowed, hand.name, done, None)
+                accepted = self.store.finish_on(tx, hand.name, done, None)
                 assert accepted is holds
             if accepted and until in ("the commit", "the end"):
                 tx.commit()

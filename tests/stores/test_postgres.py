@@ -227,7 +227,7 @@ def test_a_beat_and_a_claim_do_not_wait_for_a_rescuer_of_somebody_else(store: Po
     add(store, 2)
     (claim,) = take(store, one)
     with store.database.write() as tx:
-        tx.link.cursor.execute(declared_dead(store, one))
+        tx.connection.own_cursor.execute(declared_dead(store, one))
         tx.rows("held_by", worker=one)
         tx.run("rescue_requeue", id=claim.id, claim=claim.claim, charge=1, isolate=1)
         assert store.beat(other, "FIFO")
@@ -373,7 +373,7 @@ def takes(store: PostgresStore, who: str, *queues: str) -> None:
     """Say in a worker's row that it takes these queues only."""
     with store.database.write() as tx:
         table = f"{store.database.address.schema}.rowlock_workers"
-        tx.link.cursor.execute(
+        tx.connection.own_cursor.execute(
             f"UPDATE {table} SET queues = %s WHERE id = %s", [msgspec.json.encode(queues).decode(), who]
         )
 
@@ -554,7 +554,7 @@ def test_the_dead_and_the_silent_are_not_told(store: PostgresStore, ears: list[E
     store.retire(ears[0].who)
     with store.database.write() as tx:
         table = f"{store.database.address.schema}.rowlock_workers"
-        tx.link.cursor.execute(f"UPDATE {table} SET beat_at = now() - interval '20 s'")
+        tx.connection.own_cursor.execute(f"UPDATE {table} SET beat_at = now() - interval '20 s'")
     add(store)
     assert [ear.heard() for ear in ears] == [0, 0]
 
@@ -640,7 +640,7 @@ def test_a_draw_that_finds_its_level_locked_is_made_again_among_the_others(store
     (locked,) = add(store, priority=100)
     (free,) = add(store, priority=0)
     with store.database.write() as tx:
-        tx.link.cursor.execute(
+        tx.connection.own_cursor.execute(
             f"SELECT 1 FROM {store.database.address.schema}.rowlock_jobs WHERE id = {locked} FOR UPDATE"
         )
         for _ in range(5):

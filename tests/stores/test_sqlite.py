@@ -27,7 +27,7 @@ from rowlock.errors import (
 )
 from rowlock.job import Ending
 from rowlock.scan_marks import Marks
-from rowlock.stores.sqlite import SqliteStore, connections, schema, wal_checkpoints
+from rowlock.stores.sqlite import SqliteStore, connections, wal_checkpoints
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Key, Strategy, Weight
 from tests.eventually import eventually
@@ -692,12 +692,13 @@ def test_upgrade_applies_what_is_missing_all_or_none(store: SqliteStore) -> None
     assert store.upgrade() == (1, 1)
     good = (2, "ALTER TABLE rowlock_jobs ADD COLUMN colour TEXT; -- why;\nCREATE TABLE rowlock_x (a);")
     broken = (3, "CREATE TABLE rowlock_y (a);\nCREATE TABLE rowlock_x (a);")
-    with pytest.raises(sqlite3.OperationalError, match="already exists"):
-        schema.upgrade(connection, [good, broken])
-    assert schema.meta(connection)["version"] == "1"  # type: ignore[index]
-    assert schema.upgrade(connection, [good]) == (1, 2)
+    with pytest.raises(StoreError, match="already exists"):
+        store.upgrade([good, broken])
+    version = "SELECT value FROM rowlock_meta WHERE key = 'version'"
+    assert connection.execute(version).fetchall() == [("1",)]
+    assert store.upgrade([good]) == (1, 2)
     assert connection.execute("SELECT colour FROM rowlock_jobs").fetchall() == [(None,)]
-    assert schema.upgrade(connection, [good]) == (2, 2)
+    assert store.upgrade([good]) == (2, 2)
 
 
 def test_each_install_has_an_id_of_its_own(store: SqliteStore, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class RowSettling:
                     there = {row[0] for row in tx.rows("mark_all", ids=json_text(keys), **group[0][1])}
                     missing += [key for key in keys if key not in there]
         given = [{"row_key": key, **values} for key, values in single]
-        counts = tx.count_each("mark", given)
+        counts = tx.each("mark", given)
         return missing + [one["row_key"] for one, changed in zip(given, counts, strict=True) if not changed]
 
     def _give_back(self, tx: Session, worker: str, outcomes: list[Outcome]) -> list[Outcome]:
@@ -146,5 +146,5 @@ class RowSettling:
 
 def _changed(tx: Session, statement: str, given: list[dict[str, Any]]) -> set[int]:
     """Run the statement for each of these claims; returns those that it has changed."""
-    counts = tx.count_each(statement, given)
+    counts = tx.each(statement, given)
     return {one["claim_number"] for one, changed in zip(given, counts, strict=True) if changed}

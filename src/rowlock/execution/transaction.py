@@ -20,11 +20,10 @@ from rowlock.errors import ClaimLost, ConfigurationError, Fail
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
 from rowlock.job import Claim, Ending, Outcome, Report
-from rowlock.stores.base import OwnTransaction
 from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.held_session import HeldConnection, HeldSession, ended_too_early
 from rowlock.stores.sql.store import Store
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import OwnTransaction, UserConnection
 
 T = TypeVar("T")
 log = logging.getLogger("rowlock.run")
@@ -46,7 +45,7 @@ class Transaction:
         self._claim = claim
         self.given = given  # the user's session, if there is one
         self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
-        self._borrowed: UserConnection = self._own.borrowed if self._own else borrow(given)
+        self._borrowed: UserConnection = self._own or borrow(given)
         self._lines = self._borrowed.lines
         self._lent: Destination | None = None  # where what the task enqueues goes, from the first block on
         self._held: HeldConnection | HeldSession | None = None

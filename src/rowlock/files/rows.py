@@ -220,7 +220,7 @@ class RowWriter:
             values = [
                 {f"v{place}": value for place, value in enumerate(file.answer.values())} for file in some
             ]
-            for file, count in zip(some, insert.count_each("insert", values), strict=True):
+            for file, count in zip(some, insert.each("insert", values), strict=True):
                 file.state = "ingested" if count else "known"  # known: another ingest was faster
                 records += self._ingested(file) if count else []
         if records:

@@ -219,11 +219,11 @@ class FileTable:
             return
         own = self._database.transaction(_STATEMENT_TIMEOUT)
         try:
-            session = cast("UserSession", self._database.session_on(own.borrowed))
+            session = cast("UserSession", self._database.session_on(own))
             if now is not None:
-                session = UserSession(own.borrowed, self.statements, {**session._always, "now": now})
+                session = UserSession(own, self.statements, {**session._always, "now": now})
             try:
-                yield Transaction(session.using(self.statements), own.connection, own.borrowed)
+                yield Transaction(session.using(self.statements), own.connection, own)
             except Exception as error:
                 if (explained := self._database.explained(error)) is None:
                     raise

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import queue
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import msgspec
 
 from rowlock.stores.source import Retention as Retention
-
-if TYPE_CHECKING:
-    from rowlock.stores.sql.user_connection import UserConnection
 
 # The thread for whose code another one opens a connection: if that thread forks, it cannot wait for its end.
 on_behalf_of: ContextVar[int | None] = ContextVar("rowlock_on_behalf_of", default=None)
@@ -46,32 +43,6 @@ class Rescue(msgspec.Struct, frozen=True):
 
 
 Bell = queue.SimpleQueue[None]  # what ends a wait at once; its `put` is safe in a signal handler
-
-
-class OwnTransaction(Protocol):
-    """A connection of the store in the hands of one task."""
-
-    @property
-    def connection(self) -> Any:
-        """The driver's own connection."""
-        ...
-
-    @property
-    def borrowed(self) -> UserConnection:
-        """rowlock's face over it."""
-        ...
-
-    def commit(self) -> None:
-        """Commit; if the answer is lost, look up how it ended."""
-        ...
-
-    def close(self) -> None:
-        """Roll back what is not committed, and take the connection back."""
-        ...
-
-    def revoke(self) -> None:
-        """Undo it under the hands of a task that does not stop; safe from another thread."""
-        ...
 
 
 def rung(bell: Bell, seconds: float) -> bool:

@@ -288,7 +288,7 @@ def test_a_tasks_own_transaction_is_refused_after_a_rescue(store: Store, url: st
     last = Report(id=stage.id, claim=1, progress=Progress(9), lines=[LogLine(NOW, "late")])
     with closing(store.transaction(None)) as tx, rival_of(url) as rival:
         assert stage.rescue(rival) and stage.claim(rival)
-        assert not store.finish_on(tx.borrowed, stage.old, done, last)
+        assert not store.finish_on(tx, stage.old, done, last)
         assert stage.state == "running"
         tx.commit()  # the caller would not: even so nothing of it is there
     assert stage.complete_second(store) and job(store, stage.id).result == "new"
@@ -300,7 +300,7 @@ def test_a_tasks_own_transaction_wins_against_a_rescuer_that_comes_later(store: 
     assert stage.first is not None
     done = outcome(stage.first, Ending.COMPLETED, result='"old"')
     with closing(store.transaction(None)) as tx, rival_of(url) as rival:
-        assert store.finish_on(tx.borrowed, stage.old, done, None)
+        assert store.finish_on(tx, stage.old, done, None)
         with pytest.raises(RowlockError):  # held up by the row that is about to be completed
             stage.rescue(rival)
         tx.commit()

@@ -19,7 +19,6 @@ from rowlock.errors import ConfigurationError, StoreBusy, StoreError, StoreUnrea
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections, listener, lost_answers
-from rowlock.stores.postgres import database as store_module
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.url import parse
 from tests.eventually import eventually
@@ -61,7 +60,7 @@ def careful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements are given up after a second: half for the server to end them, half for us."""
-    monkeypatch.setattr(store_module, "_STATEMENT_TIMEOUT", 0.5)
+    monkeypatch.setattr(connections, "_STATEMENT_TIMEOUT", 0.5)
     monkeypatch.setattr(lost_answers, "_LOOK_UP_SECONDS", 0.5)
     monkeypatch.setattr(connections, "_GRACE", 0.5)
 
@@ -127,8 +126,8 @@ def test_a_program_with_very_many_open_files_can_look_at_its_connections(
         for _ in range(1100):
             opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         ids = [*add(store), *add(store)]
-        with store.database.connections.borrowed() as link:
-            assert link.connection.fileno() > 1023
+        with store.database.connections.borrowed() as connection:
+            assert connection.fileno() > 1023
     assert [found.id for found in store.find()] == ids[::-1]
 
 
@@ -216,15 +215,15 @@ def test_a_lock_of_somebody_else_is_given_up_on(
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(
     postgres_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_STATEMENT_TIMEOUT", 2.0)
+    monkeypatch.setattr(connections, "_STATEMENT_TIMEOUT", 2.0)
     monkeypatch.setattr(connections, "_GRACE", A_WHILE)  # on a busy machine the server may be late
     with closing(postgres_store(postgres_queue)) as store:
         with (
-            store.database.meaning(),
-            store.database.connections.borrowed() as link,
+            store.database.explaining(),
+            store.database.connections.borrowed() as connection,
             pytest.raises(psycopg.Error) as told,
         ):
-            link.cursor.execute("SELECT pg_sleep(60)")
+            connection.own_cursor.execute("SELECT pg_sleep(60)")
         assert told.value.sqlstate == "57014"
         assert len(add(store)) == 1
 
@@ -250,8 +249,8 @@ def test_a_silent_server_is_given_up_on(
         }
         # Given up after a second; only those that are open now, for afterwards the machine may be busy.
         monkeypatch.setattr(lost_answers, "_LOOK_UP_SECONDS", 0.5)
-        for link in store.database.connections._idle:
-            link.connection.answer_timeout = 1.0
+        for connection in store.database.connections._idle:
+            connection.answer_timeout = 1.0
         with ThreadPoolExecutor(1) as thread:
             proxy.freeze()
             try:

@@ -17,7 +17,6 @@ from rowlock.errors import StoreBusy
 from rowlock.job import Ending
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore, connections
-from rowlock.stores.postgres import database as store_module
 from tests.eventually import eventually
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -245,7 +244,7 @@ def test_a_lock_of_somebody_else_is_given_up_on(
     postgres: PostgresServer, url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """A session keeps no limits behind a pooler: whatever is sent has to bring them along."""
-    monkeypatch.setattr(store_module, "_STATEMENT_TIMEOUT", 2.0)
+    monkeypatch.setattr(connections, "_STATEMENT_TIMEOUT", 2.0)
     monkeypatch.setattr(connections, "_GRACE", 0.5)
     who = worker(store)
     (id,) = add(store)
@@ -272,8 +271,8 @@ def test_a_lock_of_somebody_else_is_given_up_on(
 def test_the_stores_connections_prepare_nothing(store: PostgresStore) -> None:
     for _ in range(10):
         add(store)
-    with store.database.connections.borrowed() as link:
-        assert link.connection.prepare_threshold is None
+    with store.database.connections.borrowed() as connection:
+        assert connection.prepare_threshold is None
 
 
 def test_polling_does_not_become_rare(app: Rowlock) -> None:

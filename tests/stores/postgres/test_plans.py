@@ -295,8 +295,8 @@ def sessions(url: str) -> Iterator[Sessions]:
     with closing(store_for(url)) as store, psycopg.connect(url.partition("?")[0], autocommit=True) as plain:
         assert isinstance(store, PostgresStore)
         store.open()
-        with closing(store.database.open_link()) as link:
-            yield Sessions(store, link.connection, plain, {})
+        with closing(store.database.connect()) as connection:
+            yield Sessions(store, connection, plain, {})
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from rowlock.stores.duckdb import schema
 from rowlock.stores.sql.copying import COLUMNS, TIMES, CopySide, file_url
 from rowlock.stores.sql.session import Session
 
@@ -43,8 +42,6 @@ _INSERTS = {table: _insert(table) for table in COLUMNS}
 class DuckdbCopySide(CopySide):
     """Rows go in as JSON. Whether the queue has moved is looked up by the store itself."""
 
-    version = schema.VERSION
-    _folder = "rowlock.stores.duckdb"
     _keys = """SELECT unnest(from_json(:keys, '["VARCHAR"]'))"""
 
     @property

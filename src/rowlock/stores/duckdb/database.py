@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import duckdb
 import msgspec
 
-from rowlock.errors import StoreBusy, StoreError, StoreMissing, StoreUnusable
+from rowlock.errors import StoreBusy, StoreError, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.liveness import Lease
 from rowlock.stores.duckdb import dialect, schema
@@ -32,7 +32,6 @@ from rowlock.stores.sql import statements as queries
 from rowlock.stores.sql.copying import CopySide, refuse_moved
 from rowlock.stores.sql.database import Database, F
 from rowlock.stores.sql.inserting import insert
-from rowlock.stores.sql.schema_versions import VERSION, check, migrations_in
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
@@ -48,12 +47,14 @@ class DuckdbDatabase(Database):
     """A DuckDB file."""
 
     dialect = "duckdb"
+    package = "rowlock.stores.duckdb"
     sees_every_commit = True
     claim_sql = CLAIM_SQL
 
     def __init__(self, access: Access, *, busy_timeout: float = 5.0) -> None:
         super().__init__()
         self.access = access
+        self.shown = access.shown
         self.url = f"duckdb:///{quote(access.shown)}"
         self.clashes = 0  # transactions that were made again, because another was faster
         self._busy_timeout = busy_timeout
@@ -64,22 +65,21 @@ class DuckdbDatabase(Database):
     def _look_at_tables(self, create: bool) -> None:
         if tuple(int(part) for part in duckdb.__version__.split(".")[:2]) < _OLDEST:
             raise StoreUnusable(f"DuckDB {duckdb.__version__} is too old; rowlock needs 1.5 or later")
-        with self.explaining(), self.access.borrowed(create) as connection, self._locked():
-            facts = schema.meta(connection)
-            if facts is None and not create:
-                raise StoreMissing(
-                    f"no queue at {self.access.shown} (the file is there, rowlock's tables are not)"
-                )
-            check(schema.create(connection) if facts is None else facts, self.access.shown)
+        super()._look_at_tables(create)
 
     def ddl(self) -> str:
         return schema.ddl()
 
-    def upgrade(self) -> tuple[int, int]:
-        with self.explaining(), self.access.borrowed(create=False) as connection, self._locked():
-            if schema.meta(connection) is None:
-                raise StoreMissing(f"no queue at {self.access.shown}")
-            return schema.upgrade(connection, migrations_in("rowlock.stores.duckdb"))
+    @contextmanager
+    def _before_tables(self, create: bool) -> Iterator[DuckdbSession]:
+        with self.explaining(), self.access.borrowed(create) as connection, self._locked():
+            yield DuckdbSession(connection, None)
+
+    @contextmanager
+    def _changing_tables(self, db: Session, creating: bool) -> Iterator[Callable[[str], object]]:
+        connection = cast(DuckdbSession, db).connection
+        with schema.transaction(connection):
+            yield connection.execute
 
     def _close_connections(self) -> None:
         self.access.close()
@@ -164,9 +164,6 @@ class DuckdbDatabase(Database):
     ) -> queries.Statements:
         return dialect.load(*sources, words=words, style=style)
 
-    def numbers(self, tx: Session, count: int) -> Sequence[int]:
-        return sorted(row[0] for row in tx.rows("draw_numbers", count=count))
-
     def hint(self, tx: Session, queues: Collection[str] = (), tasks: Collection[str] = ()) -> None:
         if isinstance(tx, DuckdbSession):
             tx.brings_work = True
@@ -237,13 +234,11 @@ class DuckdbDatabase(Database):
     def facts(self) -> dict[str, Any]:
         self.open()  # what the first turn has to do more is not the cost of a turn
         return {
-            "address": self.access.shown,
             "mode": self.access.mode,
             "holder": self.access.holder(),
             "turn_seconds": self.access.turn_seconds(),
             "long_turn": self.access.long_turn(),
             "clashes": self.clashes,
-            "code_version": VERSION,
             "server_version": duckdb.__version__,
             "bytes": _size_of(self.access.path),
             "wal_bytes": _size_of(f"{self.access.path}.wal"),

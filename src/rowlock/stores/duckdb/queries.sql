@@ -71,9 +71,3 @@ WHERE table_catalog = current_database() AND table_name = 'rowlock_meta'
 
 -- name: tell
 UPDATE rowlock_workers SET info = CAST(json_merge_patch(coalesce(info, '{}'), :info) AS VARCHAR) WHERE id = :worker
-
--- A write, so that either this transaction or another one that ends the claim is refused. Of an indexed column: DuckDB
--- then deletes the row and inserts it again, as all other statements do that end a claim, and sees that these clash. An
--- update of other columns and such a deletion are both let through.
--- name: hold_claim
-UPDATE rowlock_jobs SET state = state WHERE {this_claim}

@@ -1,7 +1,4 @@
-"""Creates the queue's tables in a DuckDB database, and brings them from one version to the next.
-
-Created on first use; changed only by `upgrade`, additively.
-"""
+"""The queue's tables in DuckDB's words, and a transaction around what changes them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rowlock.stores.sql.schema_versions import VERSION as VERSION
-from rowlock.stores.sql.schema_versions import Migration, migrate, script
+from rowlock.stores.sql.schema_versions import script
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,36 +27,11 @@ _WORDS = {
     "of_workers": "\n    beat_mono     DOUBLE NOT NULL, -- for rescue; one monotonic clock per machine",
     **dict.fromkeys(("by_key", "token", "moment"), ""),
 }
-_THERE = (
-    "SELECT 1 FROM information_schema.tables "
-    "WHERE table_catalog = current_database() AND table_name = 'rowlock_meta'"
-)
 
 
 def ddl() -> str:
     """What creates the queue's tables."""
     return script("rowlock.stores.duckdb", _WORDS)
-
-
-def meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str] | None:
-    """The queue's own facts, or None if its tables are not there."""
-    if not connection.execute(_THERE).fetchall():
-        return None
-    return dict(connection.execute("SELECT key, value FROM rowlock_meta").fetchall())
-
-
-def create(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """Create the tables, unless another was faster, in one transaction; returns their facts."""
-    with transaction(connection):
-        if meta(connection) is None:
-            connection.execute(ddl())
-    return meta(connection) or {}
-
-
-def upgrade(connection: duckdb.DuckDBPyConnection, steps: list[Migration]) -> tuple[int, int]:
-    """Apply the migrations that are still missing, all or none; returns the version before and after."""
-    with transaction(connection):
-        return migrate(steps, meta(connection) or {}, "this file", connection.execute)
 
 
 @contextmanager

@@ -6,14 +6,13 @@ Begins and ends no transaction.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.duckdb.dialect import STATEMENTS, names_in
+from rowlock.stores.sql.borrowing import counted_in_duckdb
 from rowlock.stores.sql.copying import refuse_moved
-from rowlock.stores.sql.session import Session
+from rowlock.stores.sql.session import FileSession
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,64 +27,30 @@ def changes_jobs(statement: str) -> bool:
     return _CHANGES_JOBS.search(statement) is not None
 
 
-def changed_rows(rows: list[Any], columns: Sequence[Any] | None) -> int:
-    """How many rows a statement has changed.
-
-    One without RETURNING gives a single row, `Count`; `rowcount` is -1 on DuckDB 1.5.
-    """
-    if columns and columns[0][0] == "Count" and len(columns) == 1:
-        return int(rows[0][0]) if rows else 0
-    return len(rows)
-
-
-class DuckdbSession(Session):
+class DuckdbSession(FileSession):
     """Runs named statements; every one is fetched whole."""
 
     def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        now: float | None,
-        statements: Mapping[str, str] | None = None,
-        refuses_if_moved: bool = False,
+        self, connection: duckdb.DuckDBPyConnection, now: float | None, refuses_if_moved: bool = False
     ) -> None:
+        super().__init__(STATEMENTS, now)
         self.connection = connection
         self._refuses_if_moved = refuses_if_moved
         self.brings_work = False  # whoever waits for jobs is told after the commit
-        self._statements = STATEMENTS if statements is None else statements
-        wall = time.time()
-        self._now = wall if now is None else now
-        # A given time moves both clocks by the same distance, so that tests can let leases run out.
-        self.mono = time.monotonic() + (self.now - wall)
-
-    @property
-    def now(self) -> float:
-        """The store's clock."""
-        return self._now
 
     def execute(self, statement: str, values: dict[str, Any]) -> duckdb.DuckDBPyConnection:
-        """Run a statement with those of the values that it names."""
+        # DuckDB refuses values that the statement does not name.
         if self._refuses_if_moved and changes_jobs(statement):
             self._refuses_if_moved = False
             # No trigger can do it; the cost is within the spread of an enqueue.
             refuse_moved(DuckdbSession(self.connection, self.now))
-        bound = values | {"now": self.now, "mono": self.mono}
+        bound = values | {"now": self._now, "mono": self._mono}
         return self.connection.execute(statement, {name: bound[name] for name in names_in(statement)})
 
     def run(self, name: str, /, **values: Any) -> int:
         done = self.execute(self._statements[name], values)
-        return changed_rows(done.fetchall(), done.description)
+        columns = [column[0] for column in done.description or ()]
+        return counted_in_duckdb(columns, done.fetchall()).changed
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
         return self.execute(self._statements[name], values).fetchall()
-
-    def take(self, statement: str, /, **values: Any) -> list[Any]:
-        rows = self.execute(statement, values).fetchall()
-        if rows:
-            self.run("mark_taken", ids=str([row[0] for row in rows]), worker=values["worker"])
-        return rows
-
-    def using(self, statements: Mapping[str, str]) -> DuckdbSession:
-        """The same transaction, at the same moment, with other statements."""
-        other = DuckdbSession(self.connection, self.now, statements, self._refuses_if_moved)
-        other.mono = self.mono
-        return other

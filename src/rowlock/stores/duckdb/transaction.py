@@ -6,12 +6,12 @@ Nobody waits for it: if another transaction changes the same rows meanwhile, one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.sql.borrowing import Duckdb
-from rowlock.stores.sql.user_connection import Answer, UserConnection
+from rowlock.stores.sql.user_connection import Answer, OwnTransaction
 
 if TYPE_CHECKING:
     import duckdb
@@ -73,19 +73,7 @@ class TaskConnection:
         return getattr(self._connection, name)
 
 
-class _Face(Duckdb):
-    """rowlock's own statements in the task's transaction."""
-
-    def __init__(self, given: TaskConnection, driver: duckdb.DuckDBPyConnection) -> None:
-        super().__init__(driver)
-        self._task = given
-
-    def run(self, sql: str, values: Any) -> Answer:
-        self._task.begin_now()
-        return super().run(sql, values)
-
-
-class DuckdbTransaction:
+class DuckdbTransaction(Duckdb, OwnTransaction):
     """The connection in the hands of one task."""
 
     def __init__(
@@ -95,17 +83,21 @@ class DuckdbTransaction:
         closed: Callable[[], None],
         committed: Callable[[], None],
     ) -> None:
-        self._driver = driver
+        super().__init__(driver)
         self._explain = explain
         self._closed = closed
         self._committed = committed
         self.connection = TaskConnection(driver)
-        self.borrowed: UserConnection = _Face(self.connection, driver)
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        """Run a statement of rowlock's own, in the task's transaction."""
+        self.connection.begin_now()
+        return super().run(sql, values)
 
     def commit(self) -> None:
         """Make it durable; a commit that fails is undone."""
         try:
-            self._driver.execute("COMMIT")
+            self._given.execute("COMMIT")
         except Exception as error:
             raise self._explain(error) from error
         self._committed()
@@ -113,14 +105,14 @@ class DuckdbTransaction:
     def close(self) -> None:
         """Undo what is not committed, and close the connection."""
         with suppress(Exception):
-            self._driver.execute("ROLLBACK")
+            self._given.execute("ROLLBACK")
         with suppress(Exception):
-            self._driver.close()
+            self._given.close()
         self._closed()
 
     def revoke(self) -> None:
         """Undo it under the hands of a task that does not stop; safe from another thread."""
         self.connection.revoked = True
         with suppress(Exception):
-            self._driver.interrupt()
-            self._driver.execute("ROLLBACK")
+            self._given.interrupt()
+            self._given.execute("ROLLBACK")

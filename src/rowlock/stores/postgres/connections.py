@@ -22,6 +22,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from rowlock.errors import StoreBusy
 from rowlock.stores.postgres import loaders
+from rowlock.stores.postgres.url import Address
 
 T = TypeVar("T")
 _KEPT = 8  # idle connections; a burst may open more, which are closed when they come back
@@ -37,6 +38,7 @@ _BY_INDEX = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 _PLANS = {"plan_cache_mode": "force_generic_plan", "jit": "off", **_BY_INDEX}
 _USUAL_PLANS = {"plan_cache_mode": "auto", "jit": "on", **dict.fromkeys(_BY_INDEX, "on")}
 _FRESH = 0.5  # seconds after its last use in which nobody looks whether a connection is still there
+_STATEMENT_TIMEOUT = 30.0  # seconds
 _GRACE = 5.0  # seconds that the server has to end a statement by itself
 _CANCEL = 5.0  # seconds to ask the server to stop
 _LEAST_IDLE = 5.0  # seconds that a transaction may stand still with any lease: a machine may be busy
@@ -46,11 +48,29 @@ class Unanswered(psycopg.OperationalError):
     """The server has not answered in time; the connection is closed."""
 
 
-class Connection(psycopg.Connection[TupleRow]):
-    """A connection that gives up on a server that does not answer."""
+class Stamp(NamedTuple):
+    """A transaction's number, since when the server runs that gave it, and when that was."""
 
+    number: str
+    server: str
+    began: float
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection that gives up on a server that does not answer, and is not shared by a fork."""
+
+    name = ""  # how the server knows this connection, and no other
     answer_timeout = 60.0  # seconds
     guarded = False  # a task holds it: rowlock commits, and nobody else
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.process = os.getpid()
+        self.used_at = time.monotonic()
+        # One cursor for all of rowlock's own statements, which are named SQL: it has loaders of its own, and
+        # those of the connection stay as users expect them.
+        self.own_cursor: Any = psycopg.Cursor(self, row_factory=tuple_row)
+        loaders.register(self.own_cursor)
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._until(gen, time.monotonic() + self.answer_timeout), *args, **kwargs)
@@ -72,6 +92,44 @@ class Connection(psycopg.Connection[TupleRow]):
         """True while many statements share one wait, in which each answer is progress."""
         return self.pgconn.pipeline_status != PipelineStatus.OFF
 
+    def begin(self, statement: str) -> Stamp:
+        """Begin a transaction; returns by what its end can be looked up."""
+        self.own_cursor.execute(statement)
+        while self.own_cursor.nextset():
+            pass
+        return Stamp(*self.own_cursor.fetchone())
+
+    def is_idle(self) -> bool:
+        """True if it is open and no transaction is."""
+        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def is_usable(self) -> bool:
+        """True if nothing came while nobody used it, such as the server's goodbye."""
+        if time.monotonic() - self.used_at < _FRESH:
+            return True
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno(), selectors.EVENT_READ)
+            return not selector.select(timeout=0)
+
+    def stop(self) -> None:
+        """Let the server stop what it does for this connection; safe from another thread."""
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=_CANCEL)
+
+    def interrupt(self) -> None:
+        """End a wait for the server in another thread, which closes the connection then."""
+        with (
+            suppress(OSError, ValueError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.fileno())) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, whatever state it is in; a forked child leaves it to its parent."""
+        if self.process == os.getpid():
+            with suppress(psycopg.Error, OSError):
+                super().close()
+
     def commit(self) -> None:
         """End the transaction, unless it is a task's: rowlock commits that, with the completion."""
         self._refuse("commit")
@@ -90,96 +148,20 @@ class Connection(psycopg.Connection[TupleRow]):
             )
 
 
-class Stamp(NamedTuple):
-    """A transaction's number, since when the server runs that gave it, and when that was."""
-
-    number: str
-    server: str
-    began: float
-
-
-class Link:
-    """One connection with the one cursor that rowlock's own statements run on."""
-
-    def __init__(self, connection: Connection, name: str, most_idle: float) -> None:
-        self.connection = connection
-        self.name = name  # how the server knows this connection, and no other
-        self.most_idle = most_idle  # seconds, as the server knows it
-        self.process = os.getpid()
-        self.used_at = time.monotonic()
-        self.prepared: set[bytes] = set()  # without a cursor, see `prepared.py`
-        # One cursor for all: its loaders are rowlock's own, the connection's stay as users expect them.
-        self.cursor: Any = psycopg.Cursor(connection, row_factory=tuple_row)  # what it runs is named SQL
-        loaders.register(self.cursor)
-
-    def begin(self, statement: str) -> Stamp:
-        """Begin a transaction; returns by what its end can be looked up."""
-        self.cursor.execute(statement)
-        while self.cursor.nextset():
-            pass
-        return Stamp(*self.cursor.fetchone())
-
-    def is_idle(self) -> bool:
-        """True if it is open and no transaction is."""
-        return (
-            not self.connection.closed and self.connection.pgconn.transaction_status == TransactionStatus.IDLE
-        )
-
-    def is_usable(self) -> bool:
-        """True if nothing came while nobody used it, such as the server's goodbye."""
-        if time.monotonic() - self.used_at < _FRESH:
-            return True
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.connection.fileno(), selectors.EVENT_READ)
-            return not selector.select(timeout=0)
-
-    def stop(self) -> None:
-        """Let the server stop what it does for this connection; safe from another thread."""
-        with suppress(psycopg.Error):
-            self.connection.cancel_safe(timeout=_CANCEL)
-
-    def interrupt(self) -> None:
-        """End a wait for the server in another thread, which closes the connection then."""
-        with (
-            suppress(OSError, ValueError, psycopg.Error),
-            socket.socket(fileno=os.dup(self.connection.fileno())) as line,
-        ):
-            line.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close it, whatever state it is in; a forked child leaves it to its parent."""
-        if self.process == os.getpid():
-            with suppress(psycopg.Error, OSError):
-                self.connection.close()
-
-
 class Connections:
-    """Hands out links; each is used by one thread at a time."""
+    """Hands them out; each is used by one thread at a time."""
 
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        name: str,
-        most: int,
-        statement_timeout: float,
-        lock_timeout: float,
-        pooled: bool,
-    ) -> None:
-        self._conninfo = conninfo
-        self._name = name
+    def __init__(self, address: Address, lock_timeout: float) -> None:
+        self._address = address
         self._lock_timeout = lock_timeout
-        self._statement_timeout = statement_timeout
-        self._limits = _milliseconds(statement_timeout=statement_timeout, lock_timeout=lock_timeout)
-        self.pooled = pooled  # by pgbouncer in transaction mode: nothing may live in the session
-        self._idle: list[Link] = []
-        self._room = threading.Semaphore(most)
-        self._most = most
+        self._limits = _milliseconds(statement_timeout=_STATEMENT_TIMEOUT, lock_timeout=lock_timeout)
+        self._idle: list[Connection] = []
+        self._room = threading.Semaphore(address.pool_size)
         self._process = os.getpid()
-        self._most_idle = 10 * statement_timeout
+        self._most_idle = 10 * _STATEMENT_TIMEOUT
         # Behind a pooler a transaction brings the limits that a session cannot keep there.
         self.begin_read = _begin(self._limits | _BY_INDEX)
-        self.begin_write = f"{self.begin_read if pooled else 'BEGIN'}; {STAMP}"
+        self.begin_write = f"{self.begin_read if address.pooled else 'BEGIN'}; {STAMP}"
 
     def begin_task(self, timeout: float | None) -> str:
         """What begins a task's own transaction: its statements may take as long as the task may."""
@@ -192,15 +174,18 @@ class Connections:
 
         A process that was frozen in the middle of one holds its locks, and nobody could rescue its claims.
         """
-        self._most_idle = min(self._most_idle, max(_LEAST_IDLE, lease))
+        limit = min(self._most_idle, max(_LEAST_IDLE, lease))
+        if limit < self._most_idle:
+            self._most_idle = limit
+            self.close()  # those that were opened without it
 
-    def borrow(self) -> Link:
+    def borrow(self) -> Connection:
         """An open, idle connection of this process; `give_back` it."""
         if self._process != os.getpid():
             self._forget()
         if not self._room.acquire(timeout=self._lock_timeout):
             raise StoreBusy(
-                f"all {self._most} connections of this process are in use; "
+                f"all {self._address.pool_size} connections of this process are in use; "
                 "use fewer threads, or add ?pool_size= to the database's URL"
             )
         try:
@@ -209,49 +194,49 @@ class Connections:
             self._room.release()
             raise
 
-    def _kept(self) -> Link | None:
-        """An idle one that is as it should be; the others are closed."""
+    def _kept(self) -> Connection | None:
+        """An idle one that still works; the others are closed."""
         with suppress(IndexError):  # there is none, or another thread was faster
             while True:
-                link = self._idle.pop()
-                if link.most_idle == self._most_idle and link.is_usable():
-                    return link
-                link.close()
+                connection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.close()
         return None
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Keep it for the next one, or close it if it is broken or there are enough."""
-        if link.process == self._process and link.is_idle() and len(self._idle) < _KEPT:
-            link.used_at = time.monotonic()
-            self._idle.append(link)
+        if connection.process == self._process and connection.is_idle() and len(self._idle) < _KEPT:
+            connection.used_at = time.monotonic()
+            self._idle.append(connection)
         else:
-            link.close()
+            connection.close()
         self._room.release()
 
     @contextmanager
-    def borrowed(self) -> Iterator[Link]:
+    def borrowed(self) -> Iterator[Connection]:
         """Borrow for the length of a block."""
-        link = self.borrow()
+        connection = self.borrow()
         try:
-            yield link
+            yield connection
         finally:
-            self.give_back(link)
+            self.give_back(connection)
 
-    def open(self) -> Link:
+    def open(self) -> Connection:
         """A new connection."""
         # The server cuts a name at 63 bytes, and its end must be whole: it finds a lost connection again.
-        name = f"{self._name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
+        name = f"{self._address.name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
         settings: dict[str, Any] = {
             "autocommit": True,
-            "prepare_threshold": None if self.pooled else 3,
+            "prepare_threshold": None if self._address.pooled else 3,
             "application_name": name,
-            "client_encoding": "UTF8",  # whatever the database's own is: `prepared.py` and JSON rely on it
+            "client_encoding": "UTF8",  # whatever the database's own is: JSON relies on it
         }
-        if not self.pooled:
+        if not self._address.pooled:
             # A pooler would refuse these, or give them to somebody else.
             idle = _milliseconds(idle_in_transaction_session_timeout=self._most_idle)
             own = {**self._limits, **idle, **_PLANS}
-            given = psycopg.conninfo.conninfo_to_dict(self._conninfo).get("options") or ""
+            given = psycopg.conninfo.conninfo_to_dict(self._address.conninfo).get("options") or ""
             settings["options"] = " ".join(
                 [
                     *(f"-c {name}={value}" for name, value in own.items()),
@@ -259,22 +244,23 @@ class Connections:
                     "-c extra_float_digits=1",  # times come as text, which would lose their microseconds
                 ]
             )
-        connection: Connection = Connection.connect(self._conninfo, **settings)
-        connection.answer_timeout = self._statement_timeout + _GRACE
+        connection: Connection = Connection.connect(self._address.conninfo, **settings)
+        connection.name = name
+        connection.answer_timeout = _STATEMENT_TIMEOUT + _GRACE
         connection.prepared_max = 400
-        return Link(connection, name, self._most_idle)
+        return connection
 
     def close(self) -> None:
         """Close the idle ones; those in use are kept when they come back, later calls open anew."""
         idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        for connection in idle:
+            connection.close()
 
     def _forget(self) -> None:
         """After a fork: the parent's connections are not ours."""
         _abandoned.extend(self._idle)
         self._idle = []
-        self._room = threading.Semaphore(self._most)
+        self._room = threading.Semaphore(self._address.pool_size)
         self._process = os.getpid()
 
 
@@ -287,4 +273,5 @@ def _milliseconds(**seconds: float) -> dict[str, object]:
     return {name: int(value * 1000) for name, value in seconds.items()}
 
 
-_abandoned: list[Link] = []  # kept alive, so that nothing says goodbye to the server in the parent's name
+# Kept alive, so that nothing says goodbye to the server in the parent's name.
+_abandoned: list[Connection] = []

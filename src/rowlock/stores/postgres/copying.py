@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.inserting import copy, stamp
 from rowlock.stores.sql.copying import COLUMNS, TIMES, CopySide
 from rowlock.stores.sql.session import Session
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 class PostgresCopySide(CopySide):
     """Rows go in by COPY."""
 
-    version = schema.VERSION
-    _folder = "rowlock.stores.postgres"
     _keys = "SELECT value FROM json_array_elements_text(:keys)"
     _freezes = ("freeze_function", "freeze_jobs", "freeze_history", "freeze_logs", "freeze_progress")
     _thaws = ("thaw",)
@@ -44,7 +41,7 @@ class PostgresCopySide(CopySide):
             return values
 
         place = cast("PostgresDatabase", self.store.database).address.schema
-        copy(cast("PostgresSession", tx).link, place, table, COLUMNS[table], map(given, rows))
+        copy(cast("PostgresSession", tx).connection, place, table, COLUMNS[table], map(given, rows))
 
     def lock_numbers(self, tx: Session) -> int:
         """ALTER SEQUENCE keeps all others from drawing numbers until the transaction ends."""

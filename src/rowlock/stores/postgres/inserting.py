@@ -6,18 +6,16 @@ Runs on rowlock's own connections; `stores/sql/inserting.py` has the way that wo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rowlock.errors import StoreError
 from rowlock.job import Inserted, NewJob
-from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
-from rowlock.stores.postgres.prepared import Value
-from rowlock.stores.sql.database import Witness
-from rowlock.stores.sql.inserting import insert
+from rowlock.stores.sql.inserting import insert as insert_by_key
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
 
@@ -33,64 +31,57 @@ _NOT_THERE = Inserted(0, False, 0.0)
 _MOST_BY_JSON = 20  # below this one statement is faster than drawing numbers and a COPY
 
 
-class Inserting:
-    """Writes jobs; if an answer is lost, what was written is looked up."""
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        self._database = database
-        self._one = database.queries["insert_one"]
-
-    def insert(self, jobs: Sequence[NewJob], now: float | None) -> list[Inserted]:
-        """Write the jobs, all or none."""
-        database = self._database
-        # A pooler takes its limits in a transaction.
-        plain_statement = now is None and not database.address.pooled
-        if plain_statement and len(jobs) == 1 and is_short(jobs[0]):
-            return [self._insert_one(jobs[0])]
-        with database.write(now) as tx:
-            if is_bulk(jobs):
-                moment = tx.row("began")[0] if now is None else now
-                ids = database.numbers(tx, len(jobs))
-                if now is None and all(map(is_short, jobs)):
-                    columns, rows = _SHORT, map(_short, ids, jobs)
-                else:
-                    columns, rows = _COLUMNS, map(partial(_whole, now=moment), ids, jobs)
-                copy(tx.link, database.address.schema, "jobs", columns, rows)
-                inserted = [Inserted(id, True, moment) for id in ids]
+def insert(database: PostgresDatabase, jobs: Sequence[NewJob], now: float | None) -> list[Inserted]:
+    """Write the jobs, all or none; if an answer is lost, what was written is looked up."""
+    # A pooler takes its limits in a transaction.
+    plain_statement = now is None and not database.address.pooled
+    if plain_statement and len(jobs) == 1 and is_short(jobs[0]):
+        return [_insert_one(database, jobs[0])]
+    with database.write(now) as tx:
+        if is_bulk(jobs):
+            moment = tx.row("began")[0] if now is None else now
+            ids = database.numbers(tx, len(jobs))
+            if now is None and all(map(is_short, jobs)):
+                columns, rows = _SHORT, map(_short, ids, jobs)
             else:
-                inserted = insert(tx, jobs)
-            database.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
-            database.note_witness(tx, _sees([one for one in inserted if one.is_new]))
-            return inserted
+                columns, rows = _COLUMNS, map(partial(_whole, now=moment), ids, jobs)
+            copy(tx.connection, database.address.schema, "jobs", columns, rows)
+            inserted = [Inserted(id, True, moment) for id in ids]
+        else:
+            inserted = insert_by_key(tx, jobs)
+        database.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
+        tx.witness = _sees([one for one in inserted if one.is_new])
+        return inserted
 
-    def _insert_one(self, job: NewJob) -> Inserted:
-        """One statement, which commits by itself; if its answer is lost, the token finds the job."""
-        database, url = self._database, self._database.url
-        token = random.getrandbits(63)
-        values: dict[str, Value] = {
-            "task": job.task,
-            "queue": job.queue,
-            "priority": job.priority,
-            "max_attempts": job.max_attempts,
-            "args": job.args,
-            "token": token,
-        }
-        for _ in range(_TRIES):
-            link = None
-            try:
-                with database.read() as db:
-                    link = db.link
-                    ((id, created, _),) = db.ask(self._one, values)
-                return Inserted(int(id or 0), True, float(created or 0))
-            except StoreError as error:
-                if link is None or not is_lost(error.__cause__):
-                    raise
-                found = database.answers.look_up(partial(_find_by_token, token=token, old=link.name), error)
-            if found is not _NOT_THERE:
-                log.warning(LOOKED_UP, "an enqueue", url, f"job {found.id} is there")
-                return found
-            log.warning(LOOKED_UP, "an enqueue", url, "it is not there, so it is tried again")
-        raise StoreError(f"{url} was lost {_TRIES} times in a row; the job was not enqueued")
+
+def _insert_one(database: PostgresDatabase, job: NewJob) -> Inserted:
+    """One statement, which commits by itself; if its answer is lost, the token finds the job."""
+    token = random.getrandbits(63)
+    values = {
+        "task": job.task,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "args": job.args,
+        "token": token,
+    }
+    for _ in range(_TRIES):
+        connection = None
+        try:
+            with database.read() as db:
+                connection = db.connection
+                ((id, created, _),) = db.rows("insert_one", **values)
+            return Inserted(id, True, created)
+        except StoreError as error:
+            if connection is None or not is_lost(error.__cause__):
+                raise
+            find = partial(_find_by_token, token=token, old=connection.name)
+            found = database.answers.look_up(find, error)
+        if found is not _NOT_THERE:
+            log.warning(LOOKED_UP, "an enqueue", database.url, f"job {found.id} is there")
+            return found
+        log.warning(LOOKED_UP, "an enqueue", database.url, "it is not there, so it is tried again")
+    raise StoreError(f"{database.url} was lost {_TRIES} times in a row; the job was not enqueued")
 
 
 def _find_by_token(db: Session, token: int, old: str) -> Inserted | None:
@@ -102,7 +93,7 @@ def _find_by_token(db: Session, token: int, old: str) -> Inserted | None:
     return None if still_there else _NOT_THERE
 
 
-def _sees(inserted: list[Inserted]) -> Witness:
+def _sees(inserted: list[Inserted]) -> Callable[[Session], bool]:
     """One new job is enough. Not by its id alone: a server that crashed may give that a second time, too."""
 
     def is_there(db: Session) -> bool:
@@ -125,11 +116,15 @@ def is_bulk(jobs: Sequence[NewJob]) -> bool:
 
 
 def copy(
-    link: Link, schema: str | None, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+    connection: Connection,
+    schema: str | None,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
 ) -> None:
     """Write the rows in one COPY."""
     statement = qualified(f"COPY rowlock_{table} ({', '.join(columns)}) FROM STDIN", schema)
-    with link.cursor.copy(statement) as stream:
+    with connection.own_cursor.copy(statement) as stream:
         for row in rows:
             stream.write_row(row)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from hashlib import md5
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -17,9 +18,11 @@ from psycopg import sql
 from rowlock.errors import StoreError
 from rowlock.outage import backoff
 from rowlock.stores.base import Bell, Wake, rung
-from rowlock.stores.postgres.connections import Link
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.postgres.dialect import CHANNEL
-from rowlock.stores.postgres.session import PostgresSession
+
+if TYPE_CHECKING:
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 log = logging.getLogger("rowlock.wake")
 
@@ -31,8 +34,8 @@ _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 10.0
 class Sleepers:
     """The workers of this process whose rows say that they sleep."""
 
-    def __init__(self, read: Callable[[], AbstractContextManager[PostgresSession]]) -> None:
-        self._read = read
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
         self._here: set[str] = set()
 
     def __contains__(self, worker: str) -> bool:
@@ -40,7 +43,7 @@ class Sleepers:
 
     def fall_asleep(self, worker: str) -> bool:
         """Say in the worker's row that it waits for jobs; True if it does so for some queues only."""
-        with self._read() as db:
+        with self._database.read() as db:
             row = db.row("sleep", worker=worker)
         self._here.add(worker)
         return row is not None and bool(row[0])
@@ -49,13 +52,13 @@ class Sleepers:
         """It waits no more; `is_told` if its row says so already."""
         if worker in self._here:
             if not is_told:
-                with self._read() as db:
+                with self._database.read() as db:
                     db.run("awake", worker=worker)
             self._here.discard(worker)
 
     def wake_another(self, worker: str) -> None:
         """Notify another worker, if there is work for it."""
-        with self._read() as db:
+        with self._database.read() as db:
             db.rows("wake_another", worker=worker)
 
 
@@ -63,21 +66,16 @@ class Listener(Wake):
     """Receives NOTIFY for one worker, in a thread with a connection of its own."""
 
     def __init__(
-        self,
-        sleepers: Sleepers,
-        open_link: Callable[[], Link],
-        worker: Callable[[], str],
-        ring: Callable[[], None],
+        self, database: PostgresDatabase, worker: Callable[[], str], ring: Callable[[], None]
     ) -> None:
-        self._sleepers = sleepers
-        self._open_link = open_link
+        self._database = database
         self._worker = worker
         self._ring = ring
         self._stop = threading.Event()
         self._listening_as: str | None = None
         self._asleep_as: str | None = None
         self._picky = False  # it takes some queues only: there may have been more than it was told of
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._loop, name="rowlock-listen", daemon=True)
         self._thread.start()
 
@@ -93,7 +91,7 @@ class Listener(Wake):
         was_asleep, self._asleep_as = self._asleep_as, None
         if was_asleep is not None and (leaves_some or self._picky):
             try:
-                self._sleepers.wake_another(self._worker())
+                self._database.sleepers.wake_another(self._worker())
             except StoreError as error:
                 log.debug("could not pass a wake-up on: %s", error)
 
@@ -102,7 +100,7 @@ class Listener(Wake):
         worker = self._worker()
         if self.alive and self._asleep_as != worker:
             try:
-                self._picky = self._sleepers.fall_asleep(worker)
+                self._picky = self._database.sleepers.fall_asleep(worker)
             except StoreError as error:
                 log.debug("could not say that %s sleeps: %s", worker, error)
             else:
@@ -114,9 +112,9 @@ class Listener(Wake):
         """End the thread and its connection."""
         self._stop.set()
         self._listening_as = None
-        link = self._link
-        if link is not None and threading.current_thread() is not self._thread:
-            link.interrupt()
+        connection = self._connection
+        if connection is not None and threading.current_thread() is not self._thread:
+            connection.interrupt()
         self._thread.join(timeout=10)
 
     # -- in the listener's thread ----------------------------------------------------------------
@@ -125,9 +123,9 @@ class Listener(Wake):
         failures = 0
         while not self._stop.is_set():
             try:
-                with closing(self._open_link()) as self._link:
-                    self._link.connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
-                    self._listen(self._link.connection)
+                with closing(self._database.connect()) as self._connection:
+                    self._connection.answer_timeout = _ASK_AFTER_SECONDS + _ANSWER_TIMEOUT_SECONDS
+                    self._listen(self._connection)
                 failures = 0
             except (StoreError, psycopg.Error, OSError) as error:
                 if self._listening_as is not None:
@@ -137,10 +135,10 @@ class Listener(Wake):
                     log.warning("wake-ups are not received for now, polling goes on: %s", first)
                 failures += 1
             finally:
-                self._listening_as = self._link = None
+                self._listening_as = self._connection = None
             self._stop.wait(backoff(failures, _BACKOFF_FIRST, _BACKOFF_MOST))
 
-    def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    def _listen(self, connection: Connection) -> None:
         worker = self._worker()
         name = CHANNEL + md5(worker.encode(), usedforsecurity=False).hexdigest()
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))

@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import random
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 
 from rowlock.errors import OutcomeUnknown, StoreError
-from rowlock.stores.postgres.connections import Connections, Link, Stamp
+from rowlock.stores.postgres.connections import Connection, Stamp
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.session import PostgresSession
-from rowlock.stores.sql.database import Witness
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.user_connection import UserConnection
+
+if TYPE_CHECKING:
+    from rowlock.stores.postgres.database import PostgresDatabase
 
 log = logging.getLogger("rowlock.postgres")
 
@@ -40,28 +40,21 @@ class Fate(Enum):
 class LostAnswers:
     """Looks up how transactions ended, on new connections."""
 
-    def __init__(self, connections: Connections, statements: Statements, url: str) -> None:
-        self._connections = connections
-        self._statements = statements
-        self._url = url
-        # What sees, should the answer to a COMMIT be lost, that it was done.
-        self.witnesses: weakref.WeakKeyDictionary[Session | UserConnection, Witness] = (
-            weakref.WeakKeyDictionary()
-        )
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
 
-    def commit(self, link: Link, stamp: Stamp, where: Session | UserConnection) -> None:
+    def commit(self, connection: Connection, stamp: Stamp, where: Session | UserConnection) -> None:
         """Commit the transaction of that stamp; if there is no answer, look up how it ended."""
         try:
-            link.cursor.execute("COMMIT")
+            connection.own_cursor.execute("COMMIT")
         except psycopg.Error as error:
             if not is_lost(error) or not self.has_committed(stamp, where, error):
                 raise
 
     def has_committed(self, stamp: Stamp, where: Session | UserConnection, reason: BaseException) -> bool:
         """After a COMMIT without an answer: look up how that transaction ended."""
-        witness = self.witnesses.get(where)
-        fate = self.look_up(lambda db: fate_of(db, stamp, witness), reason)
-        log.warning(LOOKED_UP, "COMMIT", self._url, fate.value)
+        fate = self.look_up(lambda db: fate_of(db, stamp, where.witness), reason)
+        log.warning(LOOKED_UP, "COMMIT", self._database.url, fate.value)
         if fate is Fate.UNKNOWN:
             raise self._unknown_end(reason) from reason
         return fate is Fate.COMMITTED
@@ -71,8 +64,8 @@ class LostAnswers:
         deadline = time.monotonic() + _LOOK_UP_SECONDS
         wait = 0.02
         while True:
-            with suppress(psycopg.Error, StoreError), self._connections.borrowed() as link:
-                answer = look(PostgresSession(link, self._statements, None))
+            with suppress(psycopg.Error, StoreError), self._database.connections.borrowed() as connection:
+                answer = look(PostgresSession(connection, self._database.queries, None))
                 if answer is not None:
                     return answer
             if time.monotonic() > deadline:
@@ -82,12 +75,12 @@ class LostAnswers:
 
     def _unknown_end(self, reason: BaseException) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"the connection to {self._url} was lost, and it could not be found out whether the last "
-            f"statement was committed ({reason})"
+            f"the connection to {self._database.url} was lost, and it could not be found out whether the "
+            f"last statement was committed ({reason})"
         )
 
 
-def fate_of(db: Session, stamp: Stamp, witness: Witness | None) -> Fate | None:
+def fate_of(db: Session, stamp: Stamp, witness: Callable[[Session], bool] | None) -> Fate | None:
     """How the transaction ended; None while it has not.
 
     A server that crashed gives the numbers of transactions that left no trace a second time, so that

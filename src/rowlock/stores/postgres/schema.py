@@ -1,18 +1,15 @@
-"""Creates the queue's tables in a PostgreSQL database, and brings them from one version to the next.
-
-Created on first use under a lock that ends with its transaction; changed only by `upgrade`, additively.
-"""
+"""The queue's tables in PostgreSQL's words, and the transaction in which one process at a time makes them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg
 from psycopg.rows import TupleRow
 
-from rowlock.errors import StoreMissing
-from rowlock.stores.sql.schema_versions import VERSION as VERSION
-from rowlock.stores.sql.schema_versions import Migration, migrate, migrations_in, script
+from rowlock.stores.sql.schema_versions import VERSION, script
 from rowlock.stores.sql.statements import qualified
 
 _NUMBERED = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -34,12 +31,6 @@ _WORDS = {
     "by_key": "",
 }
 _LOCK = 7_160_932_547_115_003  # any number, the same in every version: who creates or upgrades holds it
-# Not to_regclass: it may answer from before the lock was had, and two processes would both create the tables.
-_THERE = """
-SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relname = 'rowlock_meta'
-  AND (n.nspname = %(schema)s::name OR %(schema)s::name IS NULL AND n.nspname = ANY (current_schemas(false)))
-"""
 _SCHEMA_THERE = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
 _HEAD = """\
 -- rowlock's tables for PostgreSQL, schema version {version}. Run this once, for example:
@@ -55,12 +46,10 @@ _HEAD = """\
 --     GRANT pg_read_all_stats TO app;
 """
 
-Server = psycopg.Connection[TupleRow]
-
 
 def ddl(schema: str | None) -> str:
     """What creates the queue's tables, for an administrator to run: a script for psql."""
-    tables = _tables_sql()
+    tables = tables_sql()
     names = [qualified(name, schema) for name in re.findall(r"^CREATE TABLE (\w+)", tables, re.MULTILINE)]
     head = _HEAD.format(
         version=VERSION,
@@ -72,7 +61,8 @@ def ddl(schema: str | None) -> str:
     return f"{head}\nBEGIN;\n{place}\n{tables}\nCOMMIT;\n"
 
 
-def _tables_sql() -> str:
+def tables_sql() -> str:
+    """The statements that create them where the search path leads."""
     return script("rowlock.stores.postgres", _WORDS)
 
 
@@ -84,36 +74,16 @@ def _search(schema: str) -> str:
     return f'SET LOCAL search_path TO "{schema}";'
 
 
-def meta(server: Server, schema: str | None) -> dict[str, str] | None:
-    """The queue's own facts, or None if its tables are not there."""
-    if server.execute(_THERE, {"schema": schema}).fetchone() is None:
-        return None
-    return dict(server.execute(qualified("SELECT key, value FROM rowlock_meta", schema).encode()).fetchall())
-
-
-def create(server: Server, schema: str | None) -> dict[str, str]:
-    """Create the tables, unless another process was faster; one transaction. Returns their facts."""
+@contextmanager
+def changing(
+    server: psycopg.Connection[TupleRow], schema: str | None, creating: bool
+) -> Iterator[Callable[[str], object]]:
+    """The transaction, under a lock that ends with it; gives what runs a script in this schema."""
     with server.transaction():
         server.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if (facts := meta(server, schema)) is not None:
-            return facts
         if schema is not None:
             # Asked first: IF NOT EXISTS needs the right to create schemas, also if there is one already.
-            if server.execute(_SCHEMA_THERE, {"schema": schema}).fetchone() is None:
+            if creating and server.execute(_SCHEMA_THERE, {"schema": schema}).fetchone() is None:
                 server.execute(_create_schema(schema).encode())
             server.execute(_search(schema).encode())
-        server.execute(_tables_sql().encode())
-        return meta(server, schema) or {}
-
-
-def upgrade(server: Server, schema: str | None, steps: list[Migration] | None = None) -> tuple[int, int]:
-    """Apply the migrations that are still missing, all or none; returns the version before and after."""
-    with server.transaction():
-        server.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        facts = meta(server, schema)
-        if facts is None:
-            raise StoreMissing("there is no queue to upgrade: run `rowlock init`")
-        if schema is not None:
-            server.execute(_search(schema).encode())
-        missing = migrations_in("rowlock.stores.postgres") if steps is None else steps
-        return migrate(missing, facts, "this database", lambda text: server.execute(text.encode()))
+        yield lambda script: server.execute(script.encode())

@@ -7,18 +7,20 @@ from typing import Any
 
 import psycopg
 
-from rowlock.stores.postgres.connections import Link
-from rowlock.stores.postgres.prepared import Row, Value, prepared
+from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.sql.session import Session
+
+Value = str | int | float | None
+Row = tuple[bytes | None, ...]
 
 
 class PostgresSession(Session):
     """Runs named statements on one connection."""
 
-    def __init__(self, link: Link, queries: Mapping[str, str], now: float | None) -> None:
-        self.link = link
-        self._cursor = link.cursor
-        self._queries = queries
+    def __init__(self, connection: Connection, statements: Mapping[str, str], now: float | None) -> None:
+        super().__init__(statements)
+        self.connection = connection
+        self._cursor = connection.own_cursor
         self._now = now
 
     @property
@@ -27,29 +29,27 @@ class PostgresSession(Session):
         return float(self.row("clock")[0])
 
     def run(self, name: str, /, **values: Any) -> int:
-        return max(0, self._execute(self._queries[name], values).rowcount)
+        return max(0, self._execute(self._statements[name], values).rowcount)
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        return self.take(self._queries[name], **values)
+        return self.take(self._statements[name], **values)
 
     def take(self, statement: str, /, **values: Any) -> list[Any]:
         return self._execute(statement, values).fetchall()
 
     def ask(self, statement: str, values: dict[str, Value]) -> list[Row]:
-        """The rows of a statement that every job goes through; it is prepared, and they come as text."""
+        """The rows of a statement that every job goes through, as the text that the server sent."""
         values["now"] = self._now
-        return prepared(statement).rows(self.link, values)
+        result = self._cursor.execute(statement, values, prepare=True).pgresult
+        columns = range(result.nfields)
+        return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
-    def using(self, statements: Mapping[str, str]) -> PostgresSession:
-        """The same transaction with other statements."""
-        return PostgresSession(self.link, statements, self._now)
-
-    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
+    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
         if len(values) < 2:
             return [self.run(name, **one) for one in values]
         # In a pipeline: all are sent before the first answer is read.
         self._cursor.executemany(
-            self._queries[name], [{**one, "now": self._now} for one in values], returning=True
+            self._statements[name], [{**one, "now": self._now} for one in values], returning=True
         )
         counts = [max(0, self._cursor.rowcount)]
         while self._cursor.nextset():

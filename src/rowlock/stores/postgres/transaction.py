@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rowlock.stores.postgres.connections import Connection
 from rowlock.stores.sql.borrowing import Psycopg
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import OwnTransaction
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.database import PostgresDatabase
@@ -18,18 +17,17 @@ if TYPE_CHECKING:
 _FOR_EVER = 10.0 * 365 * 86_400
 
 
-class PostgresTransaction:
+class PostgresTransaction(Psycopg, OwnTransaction):
     """The connection in the hands of one task."""
 
     def __init__(self, database: PostgresDatabase, timeout: float | None) -> None:
         self._database = database
-        self._link = database.connections.open()
-        self.connection: Connection = self._link.connection
-        self.borrowed: UserConnection = Psycopg(self.connection)
+        self.connection = database.connect()
+        super().__init__(self.connection)
         try:
-            self._stamp = self._link.begin(database.connections.begin_task(timeout))
+            self._stamp = self.connection.begin(database.connections.begin_task(timeout))
         except BaseException:
-            self._link.close()
+            self.connection.close()
             raise
         self.connection.answer_timeout = (
             _FOR_EVER if timeout is None else timeout + self.connection.answer_timeout
@@ -39,17 +37,17 @@ class PostgresTransaction:
     def commit(self) -> None:
         """Make it durable; if the answer is lost, look up how it ended."""
         self.connection.guarded = False
-        with self._database.meaning():
-            self._database.answers.commit(self._link, self._stamp, self.borrowed)
+        with self._database.explaining():
+            self._database.answers.commit(self.connection, self._stamp, self)
 
     def close(self) -> None:
         """Close the connection, which undoes what is not committed."""
-        self._link.close()
+        self.connection.close()
 
     def revoke(self) -> None:
         """Take it away from a task that does not stop.
 
         The server is told, too: it would not notice before its statement has ended, and keep the locks.
         """
-        self._link.stop()
-        self._link.interrupt()
+        self.connection.stop()
+        self.connection.interrupt()

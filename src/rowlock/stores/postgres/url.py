@@ -40,7 +40,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     shown: str  # without a password
     name: str = "rowlock"  # how the connections call themselves
     schema: str | None = None
-    pooled: bool = False
+    pooled: bool = False  # by pgbouncer in transaction mode: nothing may live in the session
     pool_size: int = _POOL_SIZE
 
     def __repr__(self) -> str:

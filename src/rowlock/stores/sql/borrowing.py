@@ -72,7 +72,7 @@ class Duckdb(UserConnection):
         named = {name: values[name] for name in _DOLLAR.findall(sql) if name in values}
         done = self._given.execute(sql, named) if named else self._given.execute(sql)
         columns = [column[0] for column in done.description or ()]
-        return _counted(columns, done.fetchall() if columns else [])
+        return counted_in_duckdb(columns, done.fetchall() if columns else [])
 
     def begin(self) -> None:
         if self._transaction_number() != self._transaction_number():  # each statement has one of its own
@@ -108,7 +108,7 @@ class Alchemy(UserConnection):
             connection.exec_driver_sql(begin)
         result = connection.execute(_text(sql), dict(values))
         if self.dialect == "duckdb":
-            return _counted(list(result.keys()), [tuple(row) for row in result])
+            return counted_in_duckdb(list(result.keys()), [tuple(row) for row in result])
         return _answer([tuple(row) for row in result] if result.returns_rows else None, result.rowcount)
 
     def begin(self) -> None:
@@ -241,7 +241,7 @@ def _fetched(cursor: Any) -> Answer:
     return _answer(cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
 
-def _counted(columns: list[str], rows: list[tuple[Any, ...]]) -> Answer:
+def counted_in_duckdb(columns: list[str], rows: list[tuple[Any, ...]]) -> Answer:
     """DuckDB answers a write without RETURNING with one row, `Count`; its rowcount is -1 on 1.5."""
     if columns == ["Count"]:
         return Answer([], int(rows[0][0]) if rows else 0)

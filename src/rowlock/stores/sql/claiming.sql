@@ -78,7 +78,7 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy, paused_until FROM rowlock_queues
 
 -- name: queue_after
-SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
 
 -- The same, but after the last one comes the first again.
 -- fragment: next_in_turn

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from rowlock.errors import StoreMoved
+from rowlock.stores.sql.schema_versions import VERSION
 from rowlock.stores.sql.session import Session
 
 if TYPE_CHECKING:
@@ -47,15 +48,14 @@ MOVED = "moved"  # the key in rowlock_meta of the sentence that says where a que
 class CopySide(ABC):
     """A queue that is copied from or to."""
 
-    version: int  # of the schema that this code knows
-    _folder: str  # the package with the database's own statements
+    version = VERSION  # of the schema that this code knows
     _keys: str  # what reads the parameter `keys`, a list as JSON, in its SQL
     _freezes: tuple[str, ...] = ()  # the statements that refuse every change of jobs from then on
     _thaws: tuple[str, ...] = ()
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        own = (self._folder, "copying.sql")
+        own = (store.database.package, "copying.sql")
         self._statements = store.database.statements(_SHARED, own, words={"keys": self._keys})
 
     @property

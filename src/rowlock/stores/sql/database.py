@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import os
 import re
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rowlock.errors import ConfigurationError, StoreError
+from rowlock.errors import ConfigurationError, StoreError, StoreMissing
 from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
 from rowlock.outage import Outage
-from rowlock.stores.base import OwnTransaction, Wake
+from rowlock.stores.base import Wake
 from rowlock.stores.sql.claim_sql import ClaimSql
-from rowlock.stores.sql.inserting import insert
-from rowlock.stores.sql.schema_versions import emptied, single_statements
+from rowlock.stores.sql.schema_versions import (
+    Migration,
+    check,
+    emptied,
+    facts_in,
+    migrate,
+    migrations_in,
+    single_statements,
+)
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import OwnTransaction, UserConnection
 
 if TYPE_CHECKING:
     from rowlock.stores.sql.copying import CopySide
     from rowlock.stores.sql.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-Witness = Callable[[Session], bool]  # sees in the database that something was committed
 
 NOT_OUTERMOST = (
     "the session is inside a transaction of somebody else, so that its commit commits nothing: give "
@@ -46,15 +51,17 @@ class Database(ABC):
     """One database that holds a queue."""
 
     url: str
+    shown: str  # where it is, in messages
+    package: str  # its folder here
     dialect: str  # of the connections that users bring: "sqlite" or "postgresql"
     claim_sql: ClaimSql  # how it claims by a strategy
     sees_every_commit = False  # whoever writes to it, a waiting poller notices
+    no_queue = "no queue at {} (the file is there, rowlock's tables are not)"
 
     def __init__(self) -> None:
         self._install_id: str | None = None
         self._opened_in: int | None = None  # the process whose look at the tables was good
         self.outage = Outage()  # of all workers and relays in this process
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # users' connections that were asked already
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -64,17 +71,45 @@ class Database(ABC):
             self._look_at_tables(create)
             self._opened_in = os.getpid()
 
-    @abstractmethod
     def _look_at_tables(self, create: bool) -> None:
         """Create the tables if they are missing (and may be), and see that this code can use them."""
+        with self._before_tables(create) as db:
+            facts = facts_in(db)
+            if facts is None and create:
+                with self._changing_tables(db, creating=True) as run:
+                    if facts_in(db) is None:  # no other process was faster
+                        run(self._tables_sql())
+                facts = facts_in(db)
+            check(self._there(facts), self.shown)
+
+    def upgrade(self, steps: Sequence[Migration] | None = None) -> tuple[int, int]:
+        """Apply the migrations that are still missing, all or none; returns the version before and after."""
+        missing = migrations_in(self.package) if steps is None else steps
+        with self._before_tables(create=False) as db, self._changing_tables(db, creating=False) as run:
+            return migrate(missing, self._there(facts_in(db)), self.shown, run)
+
+    def _there(self, facts: dict[str, str] | None) -> dict[str, str]:
+        if facts is None:
+            raise StoreMissing(self.no_queue.format(self.shown))
+        return facts
 
     @abstractmethod
     def ddl(self) -> str:
-        """The SQL that creates the tables; opens nothing."""
+        """The SQL that creates the tables, for people to read and run; opens nothing."""
+
+    def _tables_sql(self) -> str:
+        """The statements of it."""
+        return self.ddl()
 
     @abstractmethod
-    def upgrade(self) -> tuple[int, int]:
-        """Bring the tables to this code's version; returns the version before and after."""
+    def _before_tables(self, create: bool) -> AbstractContextManager[Session]:
+        """A session where the tables may still be missing; without `create`, raises if there is no file."""
+
+    @abstractmethod
+    def _changing_tables(
+        self, db: Session, creating: bool
+    ) -> AbstractContextManager[Callable[[str], object]]:
+        """A transaction for one process at a time, in which the given function runs scripts."""
 
     def close(self) -> None:
         """Close every connection of this process; a later call opens anew."""
@@ -140,16 +175,13 @@ class Database(ABC):
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    @abstractmethod
     def numbers(self, tx: Session, count: int) -> Sequence[int]:
         """Draw `count` fresh numbers from the sequence that ids and positions share."""
+        return sorted(row[0] for row in tx.rows("draw_numbers", count=count))
 
+    @abstractmethod
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
-        """Write the jobs, all or none, durably."""
-        with self.write(now) as tx:
-            inserted = insert(tx, jobs)
-            self.hint(tx, {job.queue for job in jobs}, {job.task for job in jobs})
-            return inserted
+        """Write the jobs, all or none, durably, and tell those who sleep."""
 
     def finish_many(self, tx: Session, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Write many first-try completions at once, if there is a way; returns the outcomes that are left."""
@@ -198,13 +230,6 @@ class Database(ABC):
     def limit_idle(self, lease: float) -> None:  # noqa: B027 - most end with their processes
         """A transaction that stands still is to end within the lease: nobody could rescue what it locks."""
 
-    # -- answers that were lost --------------------------------------------------------------------
-
-    def note_witness(  # noqa: B027 - most lose no answers
-        self, where: Session | UserConnection, witness: Witness
-    ) -> None:
-        """Note by what can be seen later that the transaction there was committed, should nobody say so."""
-
     # -- users' connections, and a task's own --------------------------------------------------------
 
     @abstractmethod
@@ -238,22 +263,6 @@ class Database(ABC):
         for statement in single_statements(re.sub(r"--.*", "", self.ddl())):
             user.run(statement, {})
         return True
-
-    def identity_for(self, user: UserConnection) -> str:
-        """The install id that has to be found there."""
-        return self.identity(self.session_on(user)) if self.is_file_of(user) else self.install_id()
-
-    def remembers(self, key: object | None) -> bool:
-        """True if a user's connection is known to be to this database."""
-        try:
-            return key in self._known
-        except TypeError:  # sqlite3's cannot be remembered; there the questions cost little
-            return False
-
-    def remember(self, key: object | None) -> None:
-        """A user's connection is to this database."""
-        with suppress(TypeError):
-            self._known.add(key)
 
     @abstractmethod
     def copying(self, store: Store) -> CopySide:

@@ -125,11 +125,9 @@ class Exchanges:
         written = next((outcome for outcome in asked.outcomes if outcome not in not_written), None)
         if claims:
             first = (claims[0].id, claims[0].claim)
-            self._database.note_witness(
-                tx, lambda db: any(one[:2] == first for one in source.held(db, worker))
-            )
+            tx.witness = lambda db: any(one[:2] == first for one in source.held(db, worker))
         elif written is not None:
-            self._database.note_witness(tx, lambda db: source.took_effect(db, written))
+            tx.witness = lambda db: source.took_effect(db, written)
 
     # -- after a refusal -------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def take_steps(tx: Session, steps: Sequence[Step]) -> list[bool]:
         kinds.setdefault(step.statement, []).append(place)
     changed = [False] * len(steps)
     for statement, places in kinds.items():
-        counts = tx.count_each(statement, [steps[place].values for place in places])
+        counts = tx.each(statement, [steps[place].values for place in places])
         for place, count in zip(places, counts, strict=True):
             changed[place] = count > 0
     if told := [one.history for one, done in zip(steps, changed, strict=True) if done and one.history]:

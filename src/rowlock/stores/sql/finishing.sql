@@ -4,6 +4,13 @@
 -- fragment: this_claim
 id = :id AND claim = :claim AND {running}
 
+-- Nobody can take the claim away before the transaction that says this has ended: one that has only read so far takes
+-- SQLite's lock by it, or is refused because it saw an old state. Of an indexed column: DuckDB then deletes the row and
+-- inserts it again, as all other statements do that end a claim, and sees that these clash. An update of other columns
+-- and such a deletion are both let through.
+-- name: hold_claim
+UPDATE rowlock_jobs SET state = state WHERE {this_claim}
+
 -- fragment: has_run
 finished_at = {now}, isolate = 0
 

@@ -12,9 +12,11 @@ SELECT {now}, ({next_silent}),
         ORDER BY expires_at LIMIT 1),
        (SELECT min(paused_until) FROM rowlock_queues)
 
+-- A LIMIT that PostgreSQL's planner cannot see, as in a claim: 1 ms instead of 65 for 1,000 of 100,000 that are due,
+-- where statements are not prepared.
 -- name: due_jobs
 SELECT id, queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}
-ORDER BY run_at, position LIMIT :most {lock}
+ORDER BY run_at, position LIMIT (SELECT :most) {lock}
 
 -- name: promote
 UPDATE rowlock_jobs SET state = 'queued', position = :position WHERE id = :id AND state = 'scheduled'
@@ -37,7 +39,7 @@ WHERE id = :id AND state = 'scheduled'
 -- name: expired_jobs
 SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
-ORDER BY expires_at LIMIT :most {lock}
+ORDER BY expires_at LIMIT (SELECT :most) {lock}
 
 -- Ends pauses whose time is over. `queue_settings` looks at the time itself; the fused claim of PostgreSQL and claims of
 -- isolated jobs go by `paused_at` alone, and wait for this.

@@ -18,7 +18,7 @@ from rowlock.monitoring import Minute, Pulse, QueueRecord, WorkerRecord
 from rowlock.stores.sql.copying import moved_facts
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.queues_in_turn import queue_settings
-from rowlock.stores.sql.schema_versions import version_of
+from rowlock.stores.sql.schema_versions import VERSION, version_of
 from rowlock.stores.sql.session import Session
 
 Some = TypeVar("Some", bound=msgspec.Struct)
@@ -75,13 +75,8 @@ class Reading:
         cursor: str | None = None,
     ) -> JobList:
         """A page of jobs, newest first."""
-        name = {
-            None: "find",
-            State.RUNNING: "find_running",
-            State.FAILED: "find_bad",
-            State.CANCELLED: "find_bad",
-        }
-        query = name.get(None if state is None else State(state), "find_state")
+        in_an_index = {"running": "find_running", "failed": "find_bad", "cancelled": "find_bad"}
+        query = "find" if state is None else in_an_index.get(State(state).value, "find")
         before = _FARTHEST if cursor is None else _cursor(cursor)
         with self._database.read() as db:
             rows = db.rows(query, state=state, queue=queue, task=task, before=before, limit=limit + 1)
@@ -209,7 +204,9 @@ def facts(database: Database) -> dict[str, Any]:
         meta = dict(db.rows("meta"))
         return {
             "store": database.dialect,
-            "schema_version": version_of(meta, own["address"]),
+            "schema_version": version_of(meta, database.shown),
+            "code_version": VERSION,
+            "address": database.shown,
             "install_id": meta["install_id"],
             **moved_facts(meta),
             "newest_created_at": db.row("newest_created_at")[0],

@@ -14,7 +14,8 @@ SELECT j.id, j.state, j.claim, p.done, p.total, p.note FROM rowlock_jobs j {prog
 
 -- A page of jobs. {by_held} and {by_bad} name an index, where the planner would walk the primary key instead.
 -- fragment: of_page
-j.id < :before AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.task = :task)
+j.id < :before AND (:state IS NULL OR j.state = :state) AND (:queue IS NULL OR j.queue = :queue)
+AND (:task IS NULL OR j.task = :task)
 
 -- fragment: by_held
 
@@ -22,9 +23,6 @@ j.id < :before AND (:queue IS NULL OR j.queue = :queue) AND (:task IS NULL OR j.
 
 -- name: find
 SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE {of_page} ORDER BY j.id DESC LIMIT :limit
-
--- name: find_state
-SELECT {job} FROM rowlock_jobs j {progress_of_j} WHERE j.state = :state AND {of_page} ORDER BY j.id DESC LIMIT :limit
 
 -- name: find_running
 SELECT {job} FROM rowlock_jobs j {by_held} {progress_of_j}
@@ -57,8 +55,7 @@ SELECT queue, state, count(*) FROM rowlock_jobs GROUP BY queue, state
 
 -- name: oldest_queued
 {levels}
-SELECT min(first.run_at) FROM level JOIN rowlock_jobs first ON first.id = (
-    SELECT id FROM rowlock_jobs WHERE {in_level} ORDER BY position LIMIT 1)
+SELECT min((SELECT run_at FROM rowlock_jobs WHERE {in_level} ORDER BY priority DESC, position LIMIT 1)) FROM level
 
 -- name: due_heads
 SELECT queue, run_at FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now} ORDER BY run_at LIMIT :most

@@ -1,6 +1,6 @@
 """The schema as far as every store shares it: its script, and the rules what code may use what tables.
 
-Knows no database; a store's `schema.py` does the creating and upgrading.
+Knows no database; a store's `schema.py` has its words for the types.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from rowlock.errors import SchemaMismatch
+from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import fragments
 
 VERSION = 1  # of the tables, in whichever database
@@ -54,6 +55,11 @@ def emptied(where: str) -> SchemaMismatch:
         "PostgreSQL, in a file of their own on SQLite. To begin anew, drop the tables whose names begin with "
         "rowlock_ and run `rowlock init`"
     )
+
+
+def facts_in(db: Session) -> dict[str, str] | None:
+    """The queue's own facts, or None if its tables are not there."""
+    return dict(db.rows("meta")) if db.row("queue_there") else None
 
 
 def version_of(facts: Mapping[str, str], where: str) -> int:

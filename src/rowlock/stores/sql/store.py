@@ -7,10 +7,8 @@ told when that claim is lost. `now` is Unix seconds; None means the store's own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from rowlock.stores.base import Wake
 from rowlock.stores.source import Source
 from rowlock.stores.sql import pruning
 from rowlock.stores.sql.database import Database
@@ -37,7 +35,7 @@ class Store:
         self.open, self.close = database.open, database.close
         self.ddl, self.upgrade = database.ddl, database.upgrade
         self.insert, self.install_id = database.insert, database.install_id
-        self.checkpoint, self.backup = database.checkpoint, database.backup
+        self.checkpoint, self.backup, self.wake = database.checkpoint, database.backup, database.wake
         self.transaction, self.commit_on = database.transaction, database.commit_on
 
         users = UserTransactions(database, self.source)
@@ -83,7 +81,3 @@ class Store:
     def over(self, source: Source) -> Store:
         """The same database with another source of work."""
         return Store(self.database, source)
-
-    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
-        """How the poller of this worker learns of new work; `ring` may be called from any thread."""
-        return self.database.wake(worker, ring)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.stores.sql.held_session import HeldConnection, HeldSession
+from rowlock.stores.sql.session import Session
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class UserConnection:
     asynchronous = False
     lines = "with ctx.{}() as tx:\n        tx.execute(...)"  # how a task should be written
     async_lines = "async with ctx.{}() as tx:\n        await tx.execute(...)"  # the same of an async task
+    witness: Callable[[Session], bool] | None = None  # as a session's
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -85,3 +87,17 @@ class UserConnection:
     async def acall(self, work: Callable[[UserConnection], T]) -> T:
         """Do `work` from a coroutine; a synchronous connection stays on the caller's thread."""
         return work(self)
+
+
+class OwnTransaction(UserConnection):
+    """A connection of the store in the hands of one task, which rowlock alone commits."""
+
+    connection: Any  # what the task gets: the driver's own connection
+
+    def close(self) -> None:
+        """Roll back what is not committed, and take the connection back."""
+        raise NotImplementedError
+
+    def revoke(self) -> None:
+        """Undo it under the hands of a task that does not stop; safe from another thread."""
+        raise NotImplementedError

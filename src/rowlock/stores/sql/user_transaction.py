@@ -5,7 +5,9 @@ The rows commit or roll back with whatever else is written there; nothing here d
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -28,9 +30,9 @@ _ELSEWHERE = (
 class UserSession(Session):
     """Runs named statements on somebody else's connection."""
 
-    def __init__(self, user: UserConnection, queries: Mapping[str, str], always: dict[str, Any]) -> None:
-        self._lent = user
-        self._queries = queries
+    def __init__(self, user: UserConnection, statements: Mapping[str, str], always: dict[str, Any]) -> None:
+        super().__init__(statements)
+        self._user = user
         self._always = always
 
     @property
@@ -39,17 +41,14 @@ class UserSession(Session):
         return float(self.row("clock")[0])
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self._lent.run(self._queries[name], self._always | values).changed
+        return self._user.run(self._statements[name], self._always | values).changed
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        rows = self._lent.run(self._queries[name], self._always | values).rows
+        rows = self._user.run(self._statements[name], self._always | values).rows
         return [tuple(_plain(value) for value in row) for row in rows]
 
     def take(self, statement: str, /, **values: Any) -> list[Any]:
         raise NotImplementedError("claims are made on the store's own connections")
-
-    def using(self, statements: Mapping[str, str]) -> UserSession:
-        return UserSession(self._lent, statements, self._always)
 
 
 def _plain(value: Any) -> Any:
@@ -65,6 +64,7 @@ class UserTransactions:
     def __init__(self, database: Database, source: Source) -> None:
         self._database = database
         self._source = source
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # drivers' connections to this database
 
     def insert_on(self, user: UserConnection, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write the jobs in the transaction of a borrowed connection, and commit nothing."""
@@ -83,7 +83,7 @@ class UserTransactions:
         """Write a run's last report and its outcome there; False means that the claim was lost."""
         written = self._source.finish_on(self._checked(user), user.style, worker, outcome, report)
         if written:
-            self._database.note_witness(user, lambda db: self._source.took_effect(db, outcome))
+            user.witness = lambda db: self._source.took_effect(db, outcome)
         return written
 
     def confirm_on(self, user: UserConnection, claim: Claim, report: Report | None) -> bool:
@@ -92,17 +92,20 @@ class UserTransactions:
 
     def _checked(self, user: UserConnection) -> Session:
         """A session there, once it is sure that this queue is in that database."""
-        database = self._database
-        tx = database.session_on(user) if user.dialect == database.dialect else None
-        key = user.key
-        if tx is not None and database.remembers(key):
+        database, key = self._database, user.key
+        if user.dialect != database.dialect:
+            raise ConfigurationError(_ELSEWHERE)
+        tx = database.session_on(user)
+        if key in self._known:
             return tx
         # Asked in two steps: a statement that fails would spoil the user's transaction.
-        there = tx is not None and tx.row("queue_there") is not None
-        if tx is None or (not there and not database.make_tables_on(user, tx)):
+        there = tx.row("queue_there") is not None
+        if not there and not database.make_tables_on(user, tx):
             raise ConfigurationError(_ELSEWHERE)
-        if database.identity(tx) != database.identity_for(user):
+        identity = database.identity(tx)
+        if not database.is_file_of(user) and identity != database.install_id():
             raise ConfigurationError(_ELSEWHERE)
         if there:  # what was only made just now may be rolled back
-            database.remember(key)
+            with suppress(TypeError):  # sqlite3's cannot be remembered; there the questions cost little
+                self._known.add(key)
         return tx

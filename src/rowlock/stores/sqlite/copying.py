@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rowlock.stores.sql.copying import COLUMNS, CopySide, file_url
 from rowlock.stores.sql.session import Session
-from rowlock.stores.sqlite import schema
 
 if TYPE_CHECKING:
+    from rowlock.stores.sql.store import Store
     from rowlock.stores.sqlite.database import SqliteDatabase
     from rowlock.stores.sqlite.session import SqliteSession
 
@@ -18,17 +18,26 @@ _INSERTS = {
     table: f"INSERT INTO rowlock_{table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
     for table, names in COLUMNS.items()
 }
-_CLOSED = ("insert", "update", "delete", "history", "logs", "progress")
+# The triggers that close a queue: their names, what they refuse, and of which table.
+_CLOSED = (
+    *(("insert", "INSERT", "jobs"), ("update", "UPDATE", "jobs"), ("delete", "DELETE", "jobs")),
+    *(("history", "INSERT", "history"), ("logs", "INSERT", "logs"), ("progress", "INSERT", "progress")),
+)
 
 
 class SqliteCopySide(CopySide):
     """Rows go in by `executemany`."""
 
-    version = schema.VERSION
-    _folder = "rowlock.stores.sqlite"
     _keys = "SELECT value FROM json_each(:keys)"
-    _freezes = tuple(f"freeze_{name}" for name in _CLOSED)
-    _thaws = tuple(f"thaw_{name}" for name in _CLOSED)
+    _freezes = tuple(f"freeze_{trigger}" for trigger, _, _ in _CLOSED)
+    _thaws = tuple(f"thaw_{trigger}" for trigger, _, _ in _CLOSED)
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        for trigger, event, table in _CLOSED:
+            words = {"trigger": trigger, "event": event, "table": table}
+            for verb in ("freeze", "thaw"):
+                self._statements[f"{verb}_{trigger}"] = self._statements.write(f"{{{verb}}}", words)
 
     @property
     def address(self) -> str:

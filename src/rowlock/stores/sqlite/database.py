@@ -5,21 +5,22 @@ Sessions are in `session.py`, the words in which statements are written in `dial
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import quote
 
 from rowlock.codec import json_text
-from rowlock.errors import DiskTrouble, StoreError, StoreMissing, StoreMoved, StoreUnusable
+from rowlock.errors import DiskTrouble, StoreError, StoreMoved, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.stores.sql.copying import MOVED, CopySide
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.inserting import insert as insert_by_key
-from rowlock.stores.sql.schema_versions import VERSION, check, migrations_in
+from rowlock.stores.sql.schema_versions import facts_in, single_statements
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
@@ -30,10 +31,12 @@ from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, own_statements, written
 from rowlock.stores.sqlite.faults import explain, is_moved
 from rowlock.stores.sqlite.inserting import insert, last_number
-from rowlock.stores.sqlite.session import SqliteSession, Writing
+from rowlock.stores.sqlite.session import SqliteSession
 from rowlock.stores.sqlite.transaction import SqliteTransaction
 from rowlock.stores.sqlite.wake import DataVersionWake
 from rowlock.stores.sqlite.wal_checkpoints import Checkpoints, size_of
+
+log = logging.getLogger("rowlock.sqlite")
 
 _OLDEST = (3, 35)
 _MANY = 4
@@ -44,12 +47,13 @@ class SqliteDatabase(Database):
     """A SQLite file."""
 
     dialect = "sqlite"
+    package = "rowlock.stores.sqlite"
     sees_every_commit = True
     claim_sql = CLAIM_SQL
 
     def __init__(self, path: str, *, home: str = "", busy_timeout: float = 5.0) -> None:
         super().__init__()
-        self.path = path
+        self.path = self.shown = path
         self.url = f"sqlite:///{quote(path)}"
         # Absolute from the start: a task that changes the working directory must not lose the queue.
         self.connections = Connections(os.path.abspath(os.path.join(home, path)), busy_timeout, shown=path)
@@ -62,40 +66,58 @@ class SqliteDatabase(Database):
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; rowlock needs 3.35 or later")
         try:
-            with self.explaining(), self.connections.borrowed(create) as connection:
-                self._look_at(connection, create)
+            super()._look_at_tables(create)
         except DiskTrouble:
             self.connections.forget()  # the next call begins anew, with what is there by then
             raise
         self.connections.exists = True
 
-    def _look_at(self, connection: sqlite3.Connection, create: bool) -> None:
-        facts = schema.meta(connection)
-        if facts is None:
-            if not create:
-                raise StoreMissing(f"no queue at {self.path} (the file is there, rowlock's tables are not)")
-            self.connections.use_wal(connection)
-            facts = schema.create(connection)
-        check(facts, self.path)
-        self.connections.use_wal(connection)
-
     def ddl(self) -> str:
         return schema.ddl()
 
-    def upgrade(self) -> tuple[int, int]:
-        with self.explaining(), self.connections.borrowed(create=False) as connection:
-            if schema.meta(connection) is None:
-                raise StoreMissing(f"no queue at {self.path}")
-            return schema.upgrade(connection, migrations_in("rowlock.stores.sqlite"))
+    @contextmanager
+    def _before_tables(self, create: bool) -> Iterator[SqliteSession]:
+        with self.explaining(), self.connections.borrowed(create) as connection:
+            yield SqliteSession(connection, None)
+            self.connections.use_wal(connection)
+
+    @contextmanager
+    def _changing_tables(self, db: Session, creating: bool) -> Iterator[Callable[[str], object]]:
+        connection = cast(SqliteSession, db).connection
+        if creating:
+            self.connections.use_wal(connection)
+        with self._writing(None):
+            yield lambda script: [connection.execute(one) for one in single_statements(script)]
 
     def _close_connections(self) -> None:
         self.connections.close()
 
     # -- transactions ----------------------------------------------------------------------------
 
-    def write(self, now: float | None = None) -> Writing:
+    def write(self, now: float | None = None) -> AbstractContextManager[SqliteSession]:
         self.open()
-        return Writing(self, now)
+        return self._writing(now)
+
+    @contextmanager
+    def _writing(self, now: float | None) -> Iterator[SqliteSession]:
+        with self.explaining(), self.connections.borrowed() as connection:
+            is_inside_another = connection.in_transaction  # which SQLite refuses, and that one goes on
+            try:
+                # A deferred transaction that turns from reading to writing fails at once, with any timeout.
+                connection.execute("BEGIN IMMEDIATE")
+                began = time.monotonic()
+                yield SqliteSession(connection, now)  # its clock is read once the lock is held
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction and not is_inside_another:
+                    with suppress(sqlite3.Error):  # the first error is the one to tell
+                        connection.execute("ROLLBACK")
+                raise
+            try:
+                self.checkpoints.after_write(connection, time.monotonic() - began)
+            except sqlite3.Error as late:
+                # What was written is committed: this must not look as if it were not.
+                log.warning("a checkpoint failed, the next one tries again: %s", self.explained(late))
 
     @contextmanager
     def read(self, now: float | None = None) -> Iterator[SqliteSession]:
@@ -124,17 +146,15 @@ class SqliteDatabase(Database):
                     session.connection.execute("ROLLBACK TO undone")
                     session.connection.execute("RELEASE undone")
 
-    def meaning(self, error: sqlite3.Error) -> StoreError:
-        """What SQLite raised, as the store's own error."""
+    def explained(self, error: Exception) -> StoreError | None:
+        if not isinstance(error, sqlite3.Error):
+            return None
         if is_moved(error):
             with self.connections.borrowed() as connection:
-                return StoreMoved((schema.meta(connection) or {}).get(MOVED, str(error)))
+                return StoreMoved((facts_in(SqliteSession(connection, None)) or {}).get(MOVED, str(error)))
         if "readonly" in str(error):  # opened while it was read-only, a connection stays so for good
             self.connections.forget()
         return explain(error, self.path, self.connections.path)
-
-    def explained(self, error: Exception) -> StoreError | None:
-        return self.meaning(error) if isinstance(error, sqlite3.Error) else None
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
@@ -149,7 +169,7 @@ class SqliteDatabase(Database):
     def transaction(self, timeout: float | None) -> SqliteTransaction:
         self.open()
         with self.explaining():
-            return SqliteTransaction(self.connections, self.path)
+            return SqliteTransaction(self)
 
     def is_file_of(self, user: UserConnection) -> bool:
         files = [row[2] for row in user.run("PRAGMA database_list", {}).rows if row[1] == "main" and row[2]]
@@ -216,8 +236,6 @@ class SqliteDatabase(Database):
                 return db.connection.execute(f"PRAGMA {name}").fetchone()[0]
 
             return {
-                "address": self.path,
-                "code_version": VERSION,
                 "server_version": sqlite3.sqlite_version,
                 "wal_reset_bug": not SAFE_AUTOCHECKPOINT,
                 "journal_mode": pragma("journal_mode"),

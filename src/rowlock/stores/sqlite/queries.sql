@@ -90,10 +90,6 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rowlock_meta'
 -- name: tell
 UPDATE rowlock_workers SET info = json_patch(coalesce(info, '{}'), :info) WHERE id = :worker
 
--- A write, so that a transaction that has only read so far takes the lock, or is refused because it saw an old state.
--- name: hold_claim
-UPDATE rowlock_jobs SET claim = claim WHERE {this_claim}
-
 -- Without ANALYZE.
 -- fragment: by_held
 INDEXED BY rowlock_jobs_held

@@ -1,17 +1,8 @@
-"""Creates the queue's tables in a SQLite file, and brings them from one version to the next.
-
-Created on first use; changed only by `upgrade`, additively.
-"""
+"""The queue's tables in SQLite's words."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-
-from rowlock.stores.sql.schema_versions import VERSION as VERSION
-from rowlock.stores.sql.schema_versions import Migration, migrate, script, single_statements
+from rowlock.stores.sql.schema_versions import script
 
 # AUTOINCREMENT: plain rowids are used again after a deletion, which would break the fence.
 _NUMBERED = "INTEGER PRIMARY KEY AUTOINCREMENT"
@@ -35,42 +26,3 @@ _WORDS = {
 def ddl() -> str:
     """What creates the queue's tables."""
     return script("rowlock.stores.sqlite", _WORDS)
-
-
-def meta(connection: sqlite3.Connection) -> dict[str, str] | None:
-    """The queue's own facts, or None if its tables are not there."""
-    there = connection.execute(
-        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rowlock_meta'"
-    ).fetchone()
-    return dict(connection.execute("SELECT key, value FROM rowlock_meta")) if there else None
-
-
-def create(connection: sqlite3.Connection) -> dict[str, str]:
-    """Create the tables, unless another process was faster, in one transaction; returns their facts."""
-    with _transaction(connection):
-        if meta(connection) is None:
-            _run(connection, ddl())
-    return meta(connection) or {}
-
-
-def upgrade(connection: sqlite3.Connection, steps: list[Migration]) -> tuple[int, int]:
-    """Apply the migrations that are still missing, all or none; returns the version before and after."""
-    with _transaction(connection):
-        return migrate(steps, meta(connection) or {}, "this file", partial(_run, connection))
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    for statement in single_statements(script):
-        connection.execute(statement)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # a full or failing disk has ended it already
-            connection.execute("ROLLBACK")
-        raise

@@ -1,86 +1,51 @@
-"""Named statements on one SQLite connection, and the durable transaction around them."""
+"""Named statements on one SQLite connection, at one moment.
+
+Begins and ends no transaction.
+"""
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rowlock.stores.sql.session import FileSession
 from rowlock.stores.sqlite.dialect import STATEMENTS
 
-if TYPE_CHECKING:
-    from rowlock.stores.sqlite.database import SqliteDatabase
 
-log = logging.getLogger("rowlock.sqlite")
+class SqliteSession(FileSession):
+    """Runs named statements on one connection."""
 
-
-class SqliteSession:
-    """Runs named statements on one connection, at one moment."""
-
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        now: float | None,
-        statements: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: float | None) -> None:
+        super().__init__(STATEMENTS, now)
         self.connection = connection
-        self._statements = STATEMENTS if statements is None else statements
-        wall = time.time()
-        self.now = wall if now is None else now
-        # A given time moves both clocks by the same distance, so that tests can let leases run out.
-        self.mono = time.monotonic() + (self.now - wall)
+
+    def execute(self, statement: str, values: dict[str, Any]) -> sqlite3.Cursor:
+        values["now"] = self._now
+        values["mono"] = self._mono
+        return self.connection.execute(statement, values)
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self.connection.execute(self._statements[name], self._bound(values)).rowcount
+        return self.execute(self._statements[name], values).rowcount
 
     def rows(self, name: str, /, **values: Any) -> list[Any]:
-        statement, bound = self._statements[name], self._bound(values)
+        statement = self._statements[name]
         try:
-            return self.connection.execute(statement, bound).fetchall()
+            return self.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             # Only what writes nothing is run again. A text_factory for all statements would slow them down.
             if "decode to UTF-8" not in str(error) or not statement.lstrip().startswith("SELECT"):
                 raise
         self.connection.text_factory = _text_or_bytes
         try:
-            return self.connection.execute(statement, bound).fetchall()
+            return self.execute(statement, values).fetchall()
         finally:
             self.connection.text_factory = str
 
-    def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> None:
-        self.connection.executemany(self._statements[name], [self._bound(one) for one in values])
-
-    def count_each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
-        execute, statement = self.connection.execute, self._statements[name]
-        return [execute(statement, self._bound(one)).rowcount for one in values]
-
     def row(self, name: str, /, **values: Any) -> Any:
-        cursor = self.connection.execute(self._statements[name], self._bound(values))
+        cursor = self.execute(self._statements[name], values)
         row = cursor.fetchone()
         cursor.close()  # an unfinished SELECT would hold its snapshot, and with it the WAL
         return row
-
-    def take(self, statement: str, /, **values: Any) -> list[Any]:
-        # Read, then mark each by its id: one `UPDATE ... WHERE id IN (SELECT ...) RETURNING` fills temporary
-        # tables and took 160 us against 28. BEGIN IMMEDIATE makes two statements as safe as one.
-        rows = self.connection.execute(statement, self._bound(values)).fetchall()
-        if rows:
-            self.run("mark_taken", ids=str([row[0] for row in rows]), worker=values["worker"])
-        return rows
-
-    def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
-        values["now"] = self.now
-        values["mono"] = self.mono
-        return values
-
-    def using(self, statements: Mapping[str, str]) -> SqliteSession:
-        """The same transaction, at the same moment, with other statements."""
-        other = SqliteSession(self.connection, self.now, statements)
-        other.mono = self.mono
-        return other
 
 
 def _text_or_bytes(value: bytes) -> str | bytes:
@@ -89,53 +54,3 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-class Writing:
-    """A durable transaction as a `with` block; a class, because generators cost 8 us of 90 per enqueue."""
-
-    __slots__ = ("_began", "_connection", "_database", "_now")
-
-    def __init__(self, database: SqliteDatabase, now: float | None) -> None:
-        self._database = database
-        self._now = now
-
-    def __enter__(self) -> SqliteSession:
-        try:
-            self._connection = connection = self._database.connections.borrow()
-        except sqlite3.Error as error:  # a thread's first use opens one, and a bad disk may refuse that
-            raise self._database.meaning(error) from error
-        try:
-            # A deferred transaction that turns from reading to writing fails at once, whatever the timeout.
-            connection.execute("BEGIN IMMEDIATE")
-        except BaseException as error:
-            if connection.uses == 1 and connection.in_transaction:  # interrupted after it had begun
-                connection.execute("ROLLBACK")
-            self._database.connections.give_back(connection)
-            if isinstance(error, sqlite3.Error):
-                raise self._database.meaning(error) from error
-            raise
-        self._began = time.monotonic()
-        return SqliteSession(connection, self._now)  # its clock is read once the lock is held
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        connection, raised = self._connection, error
-        try:
-            if error is None:
-                connection.execute("COMMIT")
-        except BaseException as failed:
-            error = failed
-        if error is not None and connection.in_transaction:
-            with suppress(sqlite3.Error):  # the first error is the one to tell
-                connection.execute("ROLLBACK")
-        try:
-            if error is None:
-                self._database.checkpoints.after_write(connection, time.monotonic() - self._began)
-        except sqlite3.Error as late:  # what was written is committed: this must not look as if it were not
-            log.warning("a checkpoint failed, the next one tries again: %s", self._database.meaning(late))
-        finally:
-            self._database.connections.give_back(connection)
-        if isinstance(error, sqlite3.Error):
-            raise self._database.meaning(error) from error
-        if error is not None and error is not raised:
-            raise error

@@ -8,13 +8,16 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.sql.borrowing import Sqlite
-from rowlock.stores.sql.user_connection import UserConnection
-from rowlock.stores.sqlite.connections import Connection, Connections
-from rowlock.stores.sqlite.faults import explain
+from rowlock.stores.sql.user_connection import Answer, OwnTransaction
+from rowlock.stores.sqlite.connections import Connection
+
+if TYPE_CHECKING:
+    from rowlock.stores.sqlite.database import SqliteDatabase
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -85,38 +88,31 @@ class TaskConnection(Connection):
         return False  # sqlite3's own `with` would commit
 
 
-class _Face(Sqlite):
-    """rowlock's own statements in the task's transaction."""
-
-    def run(self, sql: str, values: Any) -> Any:
-        self._given.begin()
-        return super().run(sql, values)
-
-
-class SqliteTransaction:
+class SqliteTransaction(Sqlite, OwnTransaction):
     """The connection in the hands of one task."""
 
-    def __init__(self, connections: Connections, path: str) -> None:
-        self._connections = connections
-        self.connection = connections.lend(TaskConnection)
-        self.borrowed: UserConnection = _Face(self.connection)
-        self._path = path
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self.connection = database.connections.lend(TaskConnection)
+        super().__init__(self.connection)
+
+    def run(self, sql: str, values: Mapping[str, Any]) -> Answer:
+        """Run a statement of rowlock's own, in the task's transaction."""
+        self.connection.begin()
+        return super().run(sql, values)
 
     def commit(self) -> None:
         """Make it durable; a commit that fails is undone."""
-        if self.connection.began is None:  # nobody has executed anything
-            return
-        try:
-            self._end("COMMIT")
-        except sqlite3.Error as error:
-            raise explain(error, self._path, self._connections.path) from error
+        if self.connection.began is not None:  # somebody has executed something
+            with self._database.explaining():
+                self._end("COMMIT")
 
     def close(self) -> None:
         """Undo what is not committed, and close the connection."""
         with suppress(sqlite3.Error):
             if self.connection.in_transaction:
                 self._end("ROLLBACK")
-        self._connections.take_back(self.connection)
+        self._database.connections.take_back(self.connection)
 
     def revoke(self) -> None:
         """Let go of the write lock under the hands of a task that does not stop; safe from another thread."""
@@ -132,6 +128,6 @@ class SqliteTransaction:
         if held > _LONG:
             log.warning(
                 "a task held the write lock of %s for %.1f s and others waited: compute first, then write",
-                self._path,
+                self._database.path,
                 held,
             )

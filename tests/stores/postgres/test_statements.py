@@ -1,4 +1,4 @@
-"""Statements without a cursor: answers and errors as with one, whatever the connection went through."""
+"""The statements that every job goes through: answers and errors, whatever the connection went through."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from rowlock import Rowlock
 from rowlock.job import ClaimRequest
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
-from rowlock.stores.postgres.connections import Link, Unanswered
-from rowlock.stores.postgres.prepared import Prepared
+from rowlock.stores.postgres.connections import Connection, Unanswered
+from rowlock.stores.postgres.session import PostgresSession, Row, Value
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.stores.steps import add, new, take, worker
 
-ECHO = Prepared("SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'")
+ECHO = "SELECT %(a)s::text, %(b)s::bigint + 1, %(a)s || '%%'"
+
+
+def ask(connection: Connection, statement: str, **values: Value) -> list[Row]:
+    return PostgresSession(connection, {}, None).ask(statement, values)
 
 
 class Queues(str, Enum):
@@ -41,22 +45,22 @@ def store(postgres_as_new: str) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture
-def link(store: PostgresStore) -> Iterator[Link]:
+def connection(store: PostgresStore) -> Iterator[Connection]:
     with store.database.connections.borrowed() as made:
         yield made
 
 
 @pytest.mark.parametrize("text", ["", "ä'\"\\{}%s %(a)s $1", "x" * 3_000_000], ids=["none", "odd", "long"])
-def test_values_arrive_as_they_are(link: Link, text: str) -> None:
-    assert ECHO.rows(link, {"a": text, "b": 41}) == [(text.encode(), b"42", f"{text}%".encode())]
+def test_values_arrive_as_they_are(connection: Connection, text: str) -> None:
+    assert ask(connection, ECHO, a=text, b=41) == [(text.encode(), b"42", f"{text}%".encode())]
 
 
-def test_nothing_is_null(link: Link) -> None:
-    assert ECHO.rows(link, {"a": None, "b": None}) == [(None, None, None)]
+def test_nothing_is_null(connection: Connection) -> None:
+    assert ask(connection, ECHO, a=None, b=None) == [(None, None, None)]
 
 
-def test_a_member_of_an_enum_is_its_value(link: Link, store: PostgresStore) -> None:
-    assert ECHO.rows(link, {"a": Queues.MAIL, "b": Levels.HIGH}) == [(b"mail", b"6", b"mail%")]
+def test_a_member_of_an_enum_is_its_value(connection: Connection, store: PostgresStore) -> None:
+    assert ask(connection, ECHO, a=Queues.MAIL, b=Levels.HIGH) == [(b"mail", b"6", b"mail%")]
     who = worker(store)
     (id,) = add(store, queue=Queues.MAIL, priority=Levels.HIGH)
     assert [(claim.id, claim.queue, claim.priority) for claim in take(store, who, queues=(Queues.MAIL,))] == [
@@ -64,28 +68,21 @@ def test_a_member_of_an_enum_is_its_value(link: Link, store: PostgresStore) -> N
     ]
 
 
-def test_text_that_would_be_cut_off_is_refused(link: Link) -> None:
+def test_text_that_would_be_cut_off_is_refused(connection: Connection) -> None:
     with pytest.raises(psycopg.DataError, match="NUL"):
-        ECHO.rows(link, {"a": "before\0after", "b": 1})
+        ask(connection, ECHO, a="before\0after", b=1)
 
 
-def test_it_is_prepared_once_and_again_if_the_server_forgot_it(link: Link) -> None:
+def test_it_is_prepared_once_and_again_if_the_server_forgot_it(connection: Connection) -> None:
     def known() -> int:
-        return int(link.cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0])
+        return int(connection.own_cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0])
 
     before = known()
     for number in range(3):
-        ECHO.rows(link, {"a": "", "b": number})
+        ask(connection, ECHO, a="", b=number)
     assert known() == before + 1
-    link.cursor.execute("DEALLOCATE ALL")
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
-
-
-def test_it_is_run_if_its_preparation_was_not_written_down(link: Link) -> None:
-    """As after a Ctrl-C between the two."""
-    ECHO.rows(link, {"a": "", "b": 1})
-    link.prepared.clear()
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+    connection.own_cursor.execute("DEALLOCATE ALL")
+    assert ask(connection, ECHO, a="", b=1) == [(b"", b"2", b"%")]
 
 
 def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
@@ -95,11 +92,13 @@ def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
     for _ in range(2):
         ids += add(store)
         assert [claim.id for claim in take(store, who)] == ids[-1:]
-        with store.database.connections.borrowed() as link:  # the only one, so that it comes back next time
+        with (
+            store.database.connections.borrowed() as connection
+        ):  # the only one, so that it comes back next time
             for _ in range(4):  # prepared by psycopg, too
-                link.cursor.execute("SELECT %s", [1])
-            link.cursor.execute("BEGIN")
-            link.cursor.execute("ROLLBACK")
+                connection.own_cursor.execute("SELECT %s", [1])
+            connection.own_cursor.execute("BEGIN")
+            connection.own_cursor.execute("ROLLBACK")
 
 
 @pytest.mark.parametrize(
@@ -110,39 +109,41 @@ def test_jobs_go_in_and_out_after_a_rollback(store: PostgresStore) -> None:
         ("SELECT %(b)s::int, ", "42601"),
     ],
 )
-def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(link: Link, sql: str, state: str) -> None:
+def test_what_the_server_refuses_is_raised_as_psycopg_raises_it(
+    connection: Connection, sql: str, state: str
+) -> None:
     with pytest.raises(psycopg.Error) as told:
-        Prepared(sql).rows(link, {"b": 0})
+        ask(connection, sql, b=0)
     assert told.value.sqlstate == state
-    assert link.is_idle()
-    assert ECHO.rows(link, {"a": "", "b": 1}) == [(b"", b"2", b"%")]
+    assert connection.is_idle()
+    assert ask(connection, ECHO, a="", b=1) == [(b"", b"2", b"%")]
 
 
-def test_a_server_that_does_not_answer_is_given_up_on(link: Link) -> None:
-    link.connection.answer_timeout = 0.1
+def test_a_server_that_does_not_answer_is_given_up_on(connection: Connection) -> None:
+    connection.answer_timeout = 0.1
     with pytest.raises(Unanswered):
-        Prepared("SELECT pg_sleep(60)").rows(link, {})
-    assert link.connection.closed
+        ask(connection, "SELECT pg_sleep(60)")
+    assert connection.closed
 
 
-def test_an_ended_connection_is_told(link: Link, store: PostgresStore) -> None:
-    pid = link.connection.info.backend_pid
+def test_an_ended_connection_is_told(connection: Connection, store: PostgresStore) -> None:
+    pid = connection.info.backend_pid
     with store.database.connections.borrowed() as other:
-        other.cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        other.own_cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     with pytest.raises(psycopg.errors.AdminShutdown):  # not only that the line is dead
-        ECHO.rows(link, {"a": "", "b": 1})
-    assert link.connection.closed
+        ask(connection, ECHO, a="", b=1)
+    assert connection.closed
 
 
-def test_a_server_that_talks_and_does_not_answer_is_given_up_on(link: Link) -> None:
-    link.cursor.execute(
+def test_a_server_that_talks_and_does_not_answer_is_given_up_on(connection: Connection) -> None:
+    connection.own_cursor.execute(
         "CREATE FUNCTION pg_temp.talk() RETURNS void LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..300 LOOP "
         "RAISE NOTICE 'still here'; PERFORM pg_sleep(0.02); END LOOP; END $$"
     )
-    link.connection.answer_timeout = 0.2
+    connection.answer_timeout = 0.2
     with pytest.raises(Unanswered):
-        Prepared("SELECT pg_temp.talk()").rows(link, {})
-    assert link.connection.closed
+        ask(connection, "SELECT pg_temp.talk()")
+    assert connection.closed
 
 
 def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore, postgres_as_new: str) -> None:
@@ -156,21 +157,21 @@ def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore, postgres
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
         def is_waiting() -> bool:
-            return bool(watcher.cursor.execute(waiting, [jobs]).fetchone()[0])
+            return bool(watcher.own_cursor.execute(waiting, [jobs]).fetchone()[0])
 
         def interrupt() -> None:
             eventually(is_waiting)
             signal.pthread_kill(main, signal.SIGINT)
 
-        blocker.cursor.execute(f"BEGIN; LOCK TABLE {jobs} IN SHARE MODE")
+        blocker.own_cursor.execute(f"BEGIN; LOCK TABLE {jobs} IN SHARE MODE")
         interrupter = threading.Thread(target=interrupt)
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
             add(patient)
         interrupter.join()
         eventually(lambda: not is_waiting(), timeout=25, message="the server still waits to write the job")
-        blocker.cursor.execute("COMMIT")
-        assert watcher.cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
+        blocker.own_cursor.execute("COMMIT")
+        assert watcher.own_cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
     patient.close()
 
 
@@ -182,9 +183,9 @@ def test_times_keep_their_microseconds_where_numbers_are_written_short(
     with closing(store_for(short)) as same:
         (made,) = same.insert([new()])
         (claim,) = take(same, worker(same))
-    with store.database.connections.borrowed() as link:
+    with store.database.connections.borrowed() as connection:
         query = f"SELECT date_part('epoch', created_at) FROM {store.database.address.schema}.rowlock_jobs"
-        (stored,) = link.cursor.execute(query).fetchone()
+        (stored,) = connection.own_cursor.execute(query).fetchone()
     assert (made.now, claim.created) == (stored, stored)
 
 
