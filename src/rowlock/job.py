@@ -5,6 +5,7 @@ Frozen records without behaviour of their own; no SQL, no threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -15,7 +16,6 @@ import msgspec
 from rowlock.errors import JobNotFound
 from rowlock.monitoring import Minute
 from rowlock.record import Record
-from rowlock.scan_marks import Marks
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -316,7 +316,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     isolate: bool = True
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
-    marks: Marks | None = None  # where its scans go on, if those jobs are many
     hand_over: bool = False  # claimed for others, by a relay: they have not begun
     # Claims that were handed over, to be begun by this worker; then nothing else is claimed.
     starts: tuple[ClaimKey, ...] = ()
@@ -348,6 +347,7 @@ class ExchangeResult(msgspec.Struct, frozen=True):
     refused: list[Outcome] = []  # by the database: as the failures that they have become
     unwritable: list[ClaimKey] = []  # claims that stay as they are: the database refuses their failure, too
     was_split: bool = False  # something was refused, and the rest was written by itself
+    look_again_in: float = math.inf  # seconds; another claim may find more then, though nobody tells
 
 
 class HistoryEntry(Record, frozen=True, kw_only=True):

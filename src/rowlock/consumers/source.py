@@ -7,6 +7,7 @@ How rows are claimed is in `claiming.py`, how outcomes are written in `settling.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -129,12 +130,15 @@ class ConsumerSource:
                 log.exception("consumer %s: when= raised, so no rows are claimed", self.consumer.name)
         return not self._switched_off
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
         with self.read(now) as db:
             found = self._anything_due(db)
         if found:
             self.claiming.start_over()  # the due row may lie before the last claimed one
         return found
+
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        return math.inf  # `has_work` looks from the first row on
 
     def _anything_due(self, db: Session) -> bool:
         returned = db.row("look_returned", count=1, isolate_least=0, isolate_most=LONGEST_ISOLATION)

@@ -60,8 +60,12 @@ class Source(Protocol):
         """Asked before the transaction begins: False if nothing is to be claimed now."""
         ...
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
         """True if there is something to claim, as far as a read can tell."""
+        ...
+
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        """After a claim: seconds after which another one may find more, though nobody tells of it."""
         ...
 
     def exchange_fused(

@@ -53,7 +53,7 @@ def load(
 
 
 STATEMENTS = load()
-CLAIM_SQL = ClaimSql(STATEMENTS, indexes=(READY,))
+CLAIM_SQL = ClaimSql(STATEMENTS, indexes=(READY,), has_marks=False)  # it reads its columns whole in any case
 
 
 @cache

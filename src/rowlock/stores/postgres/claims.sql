@@ -85,13 +85,6 @@ SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
     ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
 {merged}LIMIT {limit}
 
--- name: marked_has_work
-{levels}
-SELECT 1 FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
-    SELECT 1 FROM rowlock_jobs
-    WHERE {queued} AND queue = :queue AND {known} AND {at_mark}
-    ORDER BY priority DESC, position LIMIT 1) found LIMIT 1
-
 -- fragment: in_level
 {queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
 

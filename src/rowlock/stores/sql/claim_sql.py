@@ -38,12 +38,12 @@ def at_level(level: str) -> str:
 class ClaimSql:
     """The claims of one database: its statements, with a strategy's order in them."""
 
-    def __init__(self, statements: Statements, indexes: tuple[Order, ...]) -> None:
+    def __init__(self, statements: Statements, indexes: tuple[Order, ...], has_marks: bool = True) -> None:
         self._statements = statements
         self._indexes = indexes
         self.isolated = statements["claim_isolated"]
-        self.has_marks = "marked_has_work" in statements
-        if self.has_marks:
+        self.has_marks = has_marks  # a scan may begin where the last one ended
+        if has_marks:
             for name, order in (("sweep_oldest", READY), ("sweep_newest", backwards(READY))):
                 statements[name] = statements.write("{sweep}", {"within": order_sql(order)})
 

@@ -5,6 +5,7 @@ Reports come first, then outcomes, minutes and claims; what the database refuses
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -94,7 +95,8 @@ class Exchanges:
         if claims:
             self._database.got_up(worker)
         last = claims[-1].queue if claims else request.after if request else ""
-        return ExchangeResult(claims, lost, last)
+        again = source.look_again_in(worker, request) if request else math.inf
+        return ExchangeResult(claims, lost, last, look_again_in=again)
 
     def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost.
@@ -112,7 +114,7 @@ class Exchanges:
     def _has_work(self, asked: Exchange) -> bool:
         if asked.request is None or asked.request.starts:
             return asked.request is not None
-        return self._source.has_work(asked.request, asked.now)
+        return self._source.has_work(asked.worker, asked.request, asked.now)
 
     def _leave_trace(
         self, tx: Session, asked: Exchange, not_written: Sequence[Outcome], claims: Sequence[Claim]

@@ -5,7 +5,9 @@ The steps themselves are in `claiming.py` and `finishing.py`, the statements in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from rowlock import claim_outcomes, endings
@@ -16,11 +18,12 @@ from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult,
 from rowlock.retry import DEFAULT
 from rowlock.stores.source import DeadHolder, Retention
 from rowlock.stores.sql import finishing, pruning
-from rowlock.stores.sql.claiming import Claiming, hand_over, has_work, listed, start, sweep, timed
+from rowlock.stores.sql.claiming import Claiming, hand_over, has_work, listed, start, sweep
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
 from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings
 from rowlock.stores.sql.refusals import REFUSED
+from rowlock.stores.sql.scan_marks import AllMarks, Marks
 from rowlock.stores.sql.session import Session
 
 _RECENTLY_DEAD = 3_600.0  # seconds after its death in which a worker's last claim may be committed
@@ -34,24 +37,36 @@ class JobSource:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.marks = AllMarks()
 
     # -- claiming and finishing ------------------------------------------------------------------
 
     def may_claim(self) -> bool:
         return True
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
-        with self._database.read(now) as db:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
+        marks = self._marks_of(worker, request)
+        if marks and marks.in_use:  # to look costs as much as a claim that finds nothing
+            return True
+        with marks.timed() if marks else nullcontext(), self._database.read(now) as db:
             return has_work(db, request)
+
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        marks = self._marks_of(worker, request)
+        return marks.sweep_in() if marks else math.inf
+
+    def _marks_of(self, worker: str, request: ClaimRequest) -> Marks | None:
+        """Where this worker's scans begin; None: always at the front."""
+        return self.marks.of(worker, request) if self._database.claim_sql.has_marks else None
 
     def exchange_fused(
         self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
     ) -> ExchangeResult | None:
         request = asked.request
-        marks = request.marks if request and request.unknown else None
-        if request is None or marks is None or not self._database.claim_sql.has_marks:
+        marks = self._marks_of(asked.worker, request) if request else None
+        if request is None or marks is None:
             return self._database.exchange_fused(asked, plain)
-        if marks.sweep_due(request.unknown):
+        if marks.sweep_due():
             with self._database.read(asked.now) as db:  # not in the transaction: it may take long
                 sweep(db, request, marks)
         if marks.in_use:  # only plain transactions know marks
@@ -67,8 +82,10 @@ class JobSource:
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         settings = queue_settings(tx) if has_settings else QueueSettings()
-        claiming = Claiming(tx, self._database.claim_sql, worker, request)
-        with timed(request):
+        marks = self._marks_of(worker, request)
+        at_marks = marks if marks and marks.in_use else None
+        claiming = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
+        with marks.timed() if marks else nullcontext():
             claims = claiming.take(settings, has_isolated, next_queue)
         claims = finishing.without_expired(tx, worker, claims)
         if request.hand_over:

@@ -24,11 +24,6 @@ SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN
     SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
 ORDER BY {order} LIMIT :count
 
--- name: marked_has_work
-{levels}
-SELECT 1 FROM ({levels_at_marks}) one_level WHERE (
-    SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} AND {at_mark} LIMIT 1) LIMIT 1
-
 -- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
 -- fragment: take_one
 {levels}

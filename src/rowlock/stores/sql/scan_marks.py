@@ -1,15 +1,16 @@
-"""Where a worker's next scan of a queue begins, while many jobs of tasks that it does not know lie ahead.
+"""Where a worker's next scan of a queue begins, while many jobs of tasks that it leaves out lie ahead.
 
-Knows no database: `rowlock.stores.sql.claiming` fills it, and writes it into the claims.
+Knows no SQL: `claiming.py` fills the marks and writes them into claims. Only the store of jobs knows them.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from rowlock.job import ClaimRequest
 from rowlock.strategies import Ordered, Strategy
 
 SLOW_SECONDS = 0.005  # a claim that takes so long steps over too many jobs of others
@@ -19,19 +20,19 @@ _SWEEPS_SHARE = 0.1  # of the time, at most: a longer sweep is made less often
 Part = dict[str, int]  # of one level: jobs at positions above `low` and up to `high` are looked at
 Head = tuple[int, int | None, int]  # a level, its first position that is for this worker, its last of all
 _LAST_POSITION = 2**63 - 1
+_MOST_KEPT = 1_000
 
 
 class Marks:
-    """One worker's marks: in each queue and level, how far there is nothing for it.
+    """One worker's marks for one kind of request: in each queue and level, how far there is nothing for it.
 
     Used only after a claim has been slow, so that other claims stay as they are. A mark can delay a job, and
     never by more than the time between two sweeps; it is no promise about what lies before it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
-        self._left_out: Sequence[str] = ()  # for which tasks these hold
         self._sweep_at = 0.0
         self._is_old = False  # the last claim did not begin with a sweep
         self.in_use = False
@@ -48,23 +49,19 @@ class Marks:
         if end - start >= SLOW_SECONDS and end >= self._sweep_at:
             self.in_use = True
 
-    def sweep_due(self, unknown: Sequence[str]) -> bool:
-        """Whether a claim that leaves out these tasks has to begin with a sweep."""
-        is_due = unknown != self._left_out or self._clock() >= self._sweep_at
+    def sweep_due(self) -> bool:
+        """Whether the next claim has to begin with a sweep."""
+        is_due = self._clock() >= self._sweep_at
         self._is_old = self.in_use and not is_due
         return self.in_use and is_due
 
     def sweep_in(self) -> float:
-        """After a claim that found less than was asked for: seconds after which another may find more.
+        """After a claim: seconds after which another one begins with a sweep, if this one did not."""
+        return max(0.0, self._sweep_at - self._clock()) if self._is_old else math.inf
 
-        Returned once for each claim, so that a worker that makes no more of them is not woken for sweeps.
-        """
-        was_old, self._is_old = self._is_old, False
-        return max(0.0, self._sweep_at - self._clock()) if was_old else math.inf
-
-    def begin_sweep(self, unknown: Sequence[str]) -> float:
+    def begin_sweep(self) -> float:
         """Forget the marks; returns the moment at which the sweep began."""
-        self._parts, self._left_out = {}, unknown
+        self._parts = {}
         return self._clock()
 
     def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
@@ -79,10 +76,10 @@ class Marks:
         self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, seconds / _SWEEPS_SHARE)
         self.in_use = seconds >= SLOW_SECONDS
 
-    def of(self, queue: str, strategy: Strategy) -> list[Part] | None:
-        """What a scan of this queue looks at; of levels that are not named, everything. None: no marks."""
-        levels = self._parts.get((queue, _newest(strategy))) if self.in_use else None
-        return None if levels is None else [part for parts in levels.values() for part in parts]
+    def of(self, queue: str, strategy: Strategy) -> list[Part]:
+        """What a scan of this queue looks at; of levels that are not named, everything."""
+        levels = self._parts.get((queue, _newest(strategy)), {})
+        return [part for parts in levels.values() for part in parts]
 
     def passed(self, queue: str, strategy: Strategy, claims: Iterable[Ordered]) -> None:
         """These were taken in the order of the strategy: the next scan goes on behind them."""
@@ -96,6 +93,26 @@ class Marks:
                 parts[0]["low"] = max(parts[0]["low"], claim.position)
             elif claim.position <= parts[1]["high"]:
                 parts[1]["high"] = claim.position - 1
+
+
+class AllMarks:
+    """The marks of all workers that claim through one store.
+
+    Each is for one worker, its queues and the tasks that it leaves out: what a sweep for others has found, or
+    for other queues, says nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._marks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Marks] = {}
+
+    def of(self, worker: str, request: ClaimRequest) -> Marks | None:
+        """Those of this worker; None if it leaves nothing out."""
+        if not request.unknown:
+            return None
+        if len(self._marks) >= _MOST_KEPT:  # many of them are for workers that have ended
+            self._marks.clear()
+        return self._marks.setdefault((worker, request.queues, request.unknown), Marks(self.clock))
 
 
 def _newest(strategy: Strategy) -> bool:
