@@ -316,13 +316,18 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     isolate: bool = True
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
-    hand_over: bool = False  # claimed for others, by a relay: they have not begun
-    # Claims that were handed over, to be begun by this worker; then nothing else is claimed.
-    starts: tuple[ClaimKey, ...] = ()
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A claim that a relay has handed over, to be begun by a worker of these queues (none named: all)."""
+
+    id: int
+    claim: int
+    queues: tuple[str, ...] = ()
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker hands over and asks for: outcomes are written and claims taken in one transaction."""
+    """What a worker writes and asks for: outcomes are written and claims taken in one transaction."""
 
     worker: str
     outcomes: Sequence[Outcome] = ()
@@ -331,11 +336,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     minutes: Sequence[Minute] = ()
     now: float | None = None
     resent: bool = False  # these outcomes may have been written already: the last answer was lost
+    hand_over: bool = False  # what is claimed has not begun: others are to begin it
+    start: Start | None = None  # in place of a request
+    needs_transaction: bool = False  # one statement was tried, and could not do it
 
     @property
     def writes(self) -> bool:
         """True if there is something to write, whatever is claimed."""
         return bool(self.outcomes or self.reports or self.minutes)
+
+    def claims_only(self) -> Exchange:
+        """The same without anything to write."""
+        return msgspec.structs.replace(self, outcomes=(), reports=(), minutes=(), resent=False)
 
 
 class ExchangeResult(msgspec.Struct, frozen=True):

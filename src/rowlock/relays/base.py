@@ -313,10 +313,9 @@ class Relay:
             count=count,
             strategy=self._strategy,
             queues=() if self._of_rows else names,
-            hand_over=True,
             unknown=self._unknown.names(),
         )
-        got = self._store.exchange(self.id, request=request)
+        got = self._store.hand_over(self.id, request)
         self._look_again_in = min(self._look_again_in, got.look_again_in)
         claims, put_off = self._unknown.sort_out(got.claims)
         if put_off:

@@ -5,14 +5,14 @@ Exchange, rescue and the look-up of lost answers are written once, over this pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from rowlock.endings import Facts
 from rowlock.errors import DataRefused
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report, Start
 from rowlock.retry import Retry
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class DeadHolder(msgspec.Struct, frozen=True):
     lease: float | None = None
 
 
+# What came of an exchange in one statement, and what is left of it to be claimed.
+OneStatement = tuple[ExchangeResult, Exchange | None]
+
+
 class Source(Protocol):
     """Jobs, or the rows of a user's table.
 
@@ -68,14 +72,23 @@ class Source(Protocol):
         """After a claim: seconds after which another one may find more, though nobody tells of it."""
         ...
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
-        """The whole exchange in one statement; None: there is none. `plain` makes it in a transaction."""
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
+        """The exchange in one statement, without a transaction around it; None: it takes a transaction."""
         ...
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
         """Take claims; raises `WorkerGone` if the worker was declared dead."""
+        ...
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+        """Say of claims that were just taken that they have not begun: others begin them."""
+        ...
+
+    def start(self, tx: Session, worker: str, start: Start) -> list[Claim]:
+        """Move a claim that was handed over to the worker that begins it; none, if it is not to be begun.
+
+        Raises `WorkerGone` as above.
+        """
         ...
 
     def pick_apart(

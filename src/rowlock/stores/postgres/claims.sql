@@ -90,8 +90,8 @@ SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
 
 -- The fused exchange: the whole of a usual cycle in one statement and one round trip. Completed runs go back ({done}: no
 -- more than one, or many), new claims come ({first}: by the strategy), and a worker whose row said that it sleeps is
--- {awake}. What is not usual claims nothing here: a worker that was declared dead; a paused queue, where the form for one
--- job is asked, for the form for many looks at each queue; and what `needs_transaction`, which is a queue that has a
+-- {awake}. What is not usual claims nothing here: a paused queue, where the form for one job is asked, for the form for
+-- many looks at each queue; and what `needs_transaction`, which is a worker that was declared dead, a queue that has a
 -- strategy of its own, and a job that has to run alone. Each thing asked costs 10 us.
 
 -- One job, of one queue.
@@ -111,7 +111,7 @@ done AS ({done}),
 {facts},
 line AS MATERIALIZED (
     SELECT queue FROM turn
-    WHERE (SELECT alive AND NOT needs_transaction FROM facts) AND queue IS NOT NULL
+    WHERE (SELECT NOT needs_transaction FROM facts) AND queue IS NOT NULL
       AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
     LIMIT :count),
 shares AS MATERIALIZED ({shares}),
@@ -132,16 +132,16 @@ taken AS (
       AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = j.queue AND paused_at IS NOT NULL)
       AND EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
     RETURNING {claim_text} AS claim),
-facts AS MATERIALIZED (SELECT true AS alive, false AS has_paused, NOT EXISTS (SELECT 1 FROM taken) AS needs_transaction)
+facts AS MATERIALIZED (SELECT false AS has_paused, NOT EXISTS (SELECT 1 FROM taken) AS needs_transaction)
 {answer}
 
 -- Without :names, of all queues. With `queue || ''` no index of the queues fits: few jobs wait to run alone.
 -- fragment: facts
 facts AS MATERIALIZED (
-    SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL) AS alive,
-           EXISTS (SELECT 1 FROM rowlock_queues
+    SELECT EXISTS (SELECT 1 FROM rowlock_queues
                    WHERE paused_at IS NOT NULL AND (:names IS NULL OR name = ANY (:names))) AS has_paused,
-           EXISTS (SELECT 1 FROM rowlock_queues
+           NOT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
+           OR EXISTS (SELECT 1 FROM rowlock_queues
                    WHERE strategy IS NOT NULL AND (:names IS NULL OR name = ANY (:names)))
            OR EXISTS (SELECT 1 FROM rowlock_jobs
                       WHERE isolate > 0 AND state = 'queued' AND :isolate > 0 AND {known}
@@ -152,12 +152,12 @@ facts AS MATERIALIZED (
 -- A row that says how it stands, with the ids that were finished, and a row for each claim, as JSON text: to read its
 -- columns one by one took 13 us, this takes 7.
 -- fragment: answer
-SELECT alive, has_paused, needs_transaction, CAST(ARRAY(SELECT id FROM done) AS text) AS text FROM facts
+SELECT has_paused, needs_transaction, CAST(ARRAY(SELECT id FROM done) AS text) AS text FROM facts
 UNION ALL
-SELECT NULL, NULL, NULL, claim FROM taken
+SELECT NULL, NULL, claim FROM taken
 
 -- fragment: is_usual
-AND (SELECT alive AND NOT has_paused AND NOT needs_transaction FROM facts)
+AND (SELECT NOT has_paused AND NOT needs_transaction FROM facts)
 
 -- The first job of the next queue after the one served last is the next entry of the index. To ask for the queue first
 -- would step over the dead entries at its head twice (70 of 650 us).

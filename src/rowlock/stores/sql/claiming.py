@@ -1,7 +1,7 @@
 """The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
 
 Decides what to take; which queues are asked is in `queues_in_turn.py`, and how rows are found, locked and
-marked in the statements of `claim_sql`. And what a relay does: another worker begins what it hands over.
+marked in the statements of `claim_sql`. And how a worker begins a claim that a relay handed over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
 from rowlock.endings import Event
 from rowlock.errors import WorkerGone
-from rowlock.job import Claim, ClaimRequest, Outcome
+from rowlock.job import Claim, ClaimRequest, Start
 from rowlock.retry import DEFAULT
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import finish
@@ -135,35 +135,22 @@ def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     marks.end_sweep(began)
 
 
-# -- claims on their way through a relay -----------------------------------------------------------
-# Taking back what nobody has begun is an outcome like any other.
+def start(tx: Session, worker: str, start: Start) -> list[Claim]:
+    """Move a claim that a relay handed over to the worker that begins it.
 
-
-def hand_over(tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-    """Say of claims that were taken in this transaction that they have not begun."""
-    if claims:
-        tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
-
-
-def start(tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-    """Move claims to the worker that begins them; returns those that it may run.
-
-    Not among them: claims that were taken back or begun by another, those of other queues than it works on,
-    and those that end here because their cancel was asked for or their queue is paused.
+    Not if it was taken back or begun by another, or is of another queue than the worker's. It ends here if
+    its cancel was asked for or its queue is paused.
     """
     if tx.row("worker_lives", worker=worker) is None:
         raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-    paused = queue_settings(tx).paused
-    begun: list[Claim] = []
-    over: list[Outcome] = []
-    queues = listed(request.queues)
-    for job, claim in request.starts:
-        for *row, cancel_asked in tx.rows("start_claim", id=job, claim=claim, worker=worker, queues=queues):
-            taken = claim_of(row)
-            if cancel_asked or taken.queue in paused:
-                asked = bool(cancel_asked)
-                over.append(ended(taken, Event.RELEASED, DEFAULT, began=False, cancel_requested=asked))
-            else:
-                begun.append(taken)
-    finish(tx, worker, over)
-    return begun
+    queues = listed(start.queues)
+    row = tx.row("start_claim", id=start.id, claim=start.claim, worker=worker, queues=queues)
+    if row is None:
+        return []
+    *columns, cancel_asked = row
+    claim = claim_of(columns)
+    if cancel_asked or claim.queue in queue_settings(tx).paused:
+        over = ended(claim, Event.RELEASED, DEFAULT, began=False, cancel_requested=bool(cancel_asked))
+        finish(tx, worker, [over])
+        return []
+    return [claim]

@@ -6,7 +6,7 @@ The steps themselves are in `claiming.py` and `finishing.py`, the statements in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,11 +14,11 @@ from rowlock import claim_outcomes, endings
 from rowlock.codec import json_text
 from rowlock.endings import Event, Facts
 from rowlock.errors import DataRefused, WorkerGone
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, Outcome, Report, Start
 from rowlock.retry import DEFAULT
-from rowlock.stores.source import DeadHolder, Retention
-from rowlock.stores.sql import finishing, pruning
-from rowlock.stores.sql.claiming import Claiming, hand_over, has_work, listed, start, sweep
+from rowlock.stores.source import DeadHolder, OneStatement, Retention
+from rowlock.stores.sql import claiming, finishing, pruning
+from rowlock.stores.sql.claiming import Claiming, has_work, listed, sweep
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
 from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings
@@ -59,24 +59,20 @@ class JobSource:
         """Where this worker's scans begin; None: always at the front."""
         return self.marks.of(worker, request) if self._database.claim_sql.has_marks else None
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
         request = asked.request
         marks = self._marks_of(asked.worker, request) if request else None
         if request is None or marks is None:
-            return self._database.exchange_fused(asked, plain)
+            return self._database.in_one_statement(asked)
         if marks.sweep_due():
             with self._database.read(asked.now) as db:  # not in the transaction: it may take long
                 sweep(db, request, marks)
         if marks.in_use:  # only plain transactions know marks
             return None
         with marks.timed():
-            return self._database.exchange_fused(asked, plain)
+            return self._database.in_one_statement(asked)
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-        if request.starts:
-            return finishing.without_expired(tx, worker, start(tx, worker, request))
         facts = tx.row("claim_facts", worker=worker, after=request.after)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
@@ -84,13 +80,17 @@ class JobSource:
         settings = queue_settings(tx) if has_settings else QueueSettings()
         marks = self._marks_of(worker, request)
         at_marks = marks if marks and marks.in_use else None
-        claiming = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
+        scan = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
         with marks.timed() if marks else nullcontext():
-            claims = claiming.take(settings, has_isolated, next_queue)
-        claims = finishing.without_expired(tx, worker, claims)
-        if request.hand_over:
-            hand_over(tx, worker, claims)
-        return claims
+            claims = scan.take(settings, has_isolated, next_queue)
+        return finishing.without_expired(tx, worker, claims)
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+        if claims:
+            tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
+
+    def start(self, tx: Session, worker: str, start: Start) -> list[Claim]:
+        return finishing.without_expired(tx, worker, claiming.start(tx, worker, start))
 
     def pick_apart(
         self, worker: str, request: ClaimRequest, now: float | None
