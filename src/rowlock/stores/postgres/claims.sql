@@ -33,9 +33,6 @@ state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 
 WHERE j.id = ANY (ARRAY({first}))
 RETURNING {claim}
 
--- fragment: take_one
-{take}
-
 -- name: claim_isolated
 {taking}
 WHERE j.id = (
@@ -47,15 +44,14 @@ RETURNING {claim}
 SELECT id FROM rowlock_jobs WHERE queue = {queue} AND {eligible}{at_level}{if_usual}
 ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 
--- No index has the order: one level after the other, until there are enough.
+-- No index has the order, or there are marks: one level after the other, until there are enough.
 -- fragment: first_by_levels
-WITH RECURSIVE {level}
-SELECT of_level.id FROM (SELECT priority FROM level WHERE priority IS NOT NULL ORDER BY {levels_in_order}) filled
-CROSS JOIN LATERAL (
-    SELECT id FROM rowlock_jobs
-    WHERE queue = {queue} AND {eligible} AND priority >= filled.priority AND priority <= filled.priority{if_usual}
-    ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) of_level
-LIMIT {limit}
+{levels}
+SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
+    SELECT id, priority, position FROM rowlock_jobs
+    WHERE queue = {queue} AND {eligible}{at_level} AND {at_mark}{if_usual}
+    ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
+{merged}LIMIT {limit}
 
 -- The levels that have something to claim, highest first. The bound of a level is the sum of the weights before it;
 -- the last row has no level, and the sum of all.
@@ -70,23 +66,15 @@ level (priority, bound) AS (
            level.bound + {weight}
     FROM level WHERE level.priority IS NOT NULL)
 
--- The jobs that the marks name, level by level; of levels without marks, all.
+-- Where to look in each level: where the marks say, and without marks everywhere.
 -- fragment: levels_at_marks
 SELECT level.priority AS number, coalesce(mark.low, 0) AS low, coalesce(mark.high, 9223372036854775807) AS high
 FROM level LEFT JOIN json_to_recordset(:marks) AS mark (level smallint, low bigint, high bigint)
     ON mark.level = level.priority
 WHERE level.priority IS NOT NULL ORDER BY {levels_in_order}, low DESC
 
--- fragment: first_by_marks
-{levels}
-SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
-    SELECT id, priority, position FROM rowlock_jobs
-    WHERE queue = :queue AND {eligible}{at_level} AND {at_mark}
-    ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
-{merged}LIMIT {limit}
-
 -- fragment: in_level
-{queued} AND queue = :queue AND priority >= level.priority AND priority <= level.priority
+{queued} AND queue = {queue} AND priority >= level.priority AND priority <= level.priority
 
 -- The fused exchange: the whole of a usual cycle in one statement and one round trip. Completed runs go back ({done}: no
 -- more than one, or many), new claims come ({first}: by the strategy), and a worker whose row said that it sleeps is

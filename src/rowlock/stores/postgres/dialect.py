@@ -81,7 +81,6 @@ _PACKAGE = "rowlock.stores.postgres"
 _PLAIN = {
     "queue": ":queue",
     "limit": "(SELECT :count)",
-    "weight": "0",
     "levels_in_order": "priority DESC",
     "if_usual": "",
     "and_known": "",

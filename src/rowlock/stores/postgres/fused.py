@@ -128,6 +128,7 @@ class FusedExchange:
             "queue": names[0] if names else None,
             "names": _names(names),
             "unknown": left_out(request),
+            "marks": None,
             **values,
         }
 

@@ -76,10 +76,9 @@ class Claiming:
         return claim_of(rows[0]) if rows else None
 
     def _take_from(self, queue: str, strategy: Strategy, count: int) -> list[Claim]:
-        values = {"queue": queue, **self._values}
         marks = self._marks
-        if marks is not None:
-            values["marks"] = json_text(marks.of(queue, strategy))
+        places = None if marks is None else json_text(marks.of(queue, strategy))
+        values = {"queue": queue, "marks": places, **self._values}
         if strategy.draw is None:
             statement = self._sql.take(strategy, count == 1, marks is not None)
             rows = self._tx.take(statement, count=count, **values)

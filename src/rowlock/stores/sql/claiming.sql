@@ -1,25 +1,25 @@
 -- How jobs are claimed, and what a claim has to know first. `claim_sql.py` writes a claim from {take} for a strategy; each
 -- database has more of its pieces in its own file. The strategy fills these holes:
---   {first}           the piece that finds the first jobs: by an index, level by level, or at marks
+--   {first}           the piece that finds the first jobs: by an index, or level by level
 --   {order}           its order
 --   {within}          the order of the jobs of one level
 --   {levels_in_order} the order of the levels
 --   {first_position}  min or max: which position of a level comes first
 --   {at_level}        a condition on the priority, where a level was drawn
---   {merged}          sorts what was found at the marks of several levels
+--   {merged}          sorts what was found in several levels
 
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
 -- fragment: levels
 WITH RECURSIVE level (priority) AS (
-    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
+    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = {queue}
     UNION ALL
     SELECT (SELECT max(priority) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue = :queue AND priority < level.priority)
+            WHERE state = 'queued' AND queue = {queue} AND priority < level.priority)
     FROM level WHERE level.priority IS NOT NULL)
 
 -- fragment: in_level
-state = 'queued' AND queue = :queue AND priority = level.priority
+state = 'queued' AND queue = {queue} AND priority = level.priority
 
 -- name: levels
 {levels}

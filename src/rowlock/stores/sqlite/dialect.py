@@ -18,6 +18,7 @@ _WORDS = {
     "now+": "(:now + {0})",
     "now-": "(:now - {0})",
     "running": "state = 'running'",
+    "queue": ":queue",
     "lock": "",  # BEGIN IMMEDIATE has locked everything
     "ids": "SELECT value FROM json_each(:ids)",
     "queues": "SELECT value FROM json_each(:queues)",

@@ -6,19 +6,13 @@
 -- fragment: known
 (:unknown IS NULL OR task NOT IN (SELECT value FROM json_each(:unknown)))
 
--- fragment: first_by_levels
-{levels}
-SELECT {claim} FROM (SELECT priority AS number FROM level) one_level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs WHERE {eligible} AND priority = one_level.number ORDER BY {within} LIMIT :count)
-ORDER BY {order} LIMIT :count
-
--- The jobs that the marks name, level by level; of levels without marks, all.
+-- Where to look in each level: where the marks say, and without marks everywhere.
 -- fragment: levels_at_marks
 SELECT level.priority AS number, coalesce(json_extract(mark.value, '$.low'), 0) AS low, coalesce(json_extract(mark.value, '$.high'), 9223372036854775807) AS high
 FROM level LEFT JOIN json_each(:marks) mark ON json_extract(mark.value, '$.level') = level.priority
 WHERE level.priority IS NOT NULL
 
--- fragment: first_by_marks
+-- fragment: first_by_levels
 {levels}
 SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
