@@ -23,7 +23,6 @@ WORDS = {
     "now+": "(:now + {0})",
     "now-": "(:now - {0})",
     "running": "state = 'running'",
-    "queue": ":queue",
     "lock": "",  # a transaction that was faster makes this one fail, and it is made again
     "ids": _LIST.format("ids", "BIGINT"),
     "queues": _LIST.format("queues", "VARCHAR"),

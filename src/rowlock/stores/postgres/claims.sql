@@ -53,19 +53,6 @@ SELECT found.id FROM ({levels_at_marks}) one_level CROSS JOIN LATERAL (
     ORDER BY {within} LIMIT {limit} FOR UPDATE SKIP LOCKED) found
 {merged}LIMIT {limit}
 
--- The levels that have something to claim, highest first. The bound of a level is the sum of the weights before it;
--- the last row has no level, and the sum of all.
--- fragment: level
-level (priority, bound) AS (
-    SELECT (SELECT priority FROM rowlock_jobs WHERE queue = {queue} AND {eligible}
-            ORDER BY priority DESC, position LIMIT 1),
-           CAST(0 AS double precision)
-    UNION ALL
-    SELECT (SELECT priority FROM rowlock_jobs WHERE queue = {queue} AND {eligible} AND priority < level.priority
-            ORDER BY priority DESC, position LIMIT 1),
-           level.bound + {weight}
-    FROM level WHERE level.priority IS NOT NULL)
-
 -- Where to look in each level: where the marks say, and without marks everywhere.
 -- fragment: levels_at_marks
 SELECT level.priority AS number, coalesce(mark.low, 0) AS low, coalesce(mark.high, 9223372036854775807) AS high
@@ -191,14 +178,16 @@ turn AS (SELECT queue FROM later UNION ALL SELECT queue FROM earlier)
 -- fragment: equal_shares
 SELECT queue, {share} AS share FROM line
 
--- Each job of a share is drawn by itself: a number below the sum of the weights falls between two bounds. An aggregate
--- keeps the order of the levels, as it comes.
+-- Each job of a share is drawn by itself: a number below the sum of the weights falls between two bounds. The bound of a
+-- level is the sum of the weights before it. An aggregate keeps the order of the levels, as it comes.
 -- fragment: drawn_shares
 SELECT queue, level, count(*) AS share FROM (
     SELECT line.queue, filled.levels[width_bucket(random() * filled.total, filled.bounds)] AS level
     FROM line CROSS JOIN LATERAL (
-        WITH RECURSIVE {level}
-        SELECT array_agg(priority) AS levels, array_agg(bound) AS bounds, max(bound) AS total FROM level) filled
+        {levels}
+        SELECT array_agg(priority) AS levels, array_agg(above - weight) AS bounds, max(above) AS total FROM (
+            SELECT priority, {weight} AS weight, CAST(sum({weight}) OVER (ORDER BY priority DESC) AS double precision) AS above
+            FROM level WHERE priority IS NOT NULL) weighed) filled
     CROSS JOIN generate_series(1, {share})) drawn
 WHERE level IS NOT NULL GROUP BY queue, level
 

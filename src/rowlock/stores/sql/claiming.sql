@@ -8,18 +8,31 @@
 --   {at_level}        a condition on the priority, where a level was drawn
 --   {merged}          sorts what was found in several levels
 
+-- Holes that only PostgreSQL's fused exchange fills otherwise.
+-- fragment: queue
+:queue
+
+-- fragment: in_some_level
+{queued}
+
+-- fragment: queued
+state = 'queued'
+
 -- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
+-- ORDER BY and LIMIT instead of max: while it expects one row, a PostgreSQL server before 17 gathers all that is queued
+-- to find the highest (38 ms instead of 0.1 at 100,000 jobs), and a prepared statement goes on like that.
 -- fragment: levels
 WITH RECURSIVE level (priority) AS (
-    SELECT max(priority) FROM rowlock_jobs WHERE state = 'queued' AND queue = {queue}
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {in_some_level} AND queue = {queue}
+            ORDER BY priority DESC, position LIMIT 1)
     UNION ALL
-    SELECT (SELECT max(priority) FROM rowlock_jobs
-            WHERE state = 'queued' AND queue = {queue} AND priority < level.priority)
+    SELECT (SELECT priority FROM rowlock_jobs WHERE {in_some_level} AND queue = {queue} AND priority < level.priority
+            ORDER BY priority DESC, position LIMIT 1)
     FROM level WHERE level.priority IS NOT NULL)
 
 -- fragment: in_level
-state = 'queued' AND queue = {queue} AND priority = level.priority
+{queued} AND queue = {queue} AND priority = level.priority
 
 -- name: levels
 {levels}
@@ -78,7 +91,7 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
 SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy, paused_until FROM rowlock_queues
 
 -- name: queue_after
-SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after
+SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
 
 -- The same, but after the last one comes the first again.
 -- fragment: next_in_turn

@@ -18,7 +18,6 @@ _WORDS = {
     "now+": "(:now + {0})",
     "now-": "(:now - {0})",
     "running": "state = 'running'",
-    "queue": ":queue",
     "lock": "",  # BEGIN IMMEDIATE has locked everything
     "ids": "SELECT value FROM json_each(:ids)",
     "queues": "SELECT value FROM json_each(:queues)",
