@@ -318,14 +318,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
 
 
-class Start(msgspec.Struct, frozen=True):
-    """A claim that a relay has handed over, to be begun by a worker of these queues (none named: all)."""
-
-    id: int
-    claim: int
-    queues: tuple[str, ...] = ()
-
-
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker writes and asks for: outcomes are written and claims taken in one transaction."""
 
@@ -337,7 +329,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     now: float | None = None
     resent: bool = False  # these outcomes may have been written already: the last answer was lost
     hand_over: bool = False  # what is claimed has not begun: others are to begin it
-    start: Start | None = None  # in place of a request
+    start: ClaimKey | None = None  # in place of a request: a claim that was handed over, to be begun,
+    start_queues: tuple[str, ...] = ()  # if it is of these queues (none named: of any)
     needs_transaction: bool = False  # one statement was tried, and could not do it
 
     @property

@@ -174,7 +174,7 @@ def test_a_scan_that_begins_at_marks_takes_no_longer_for_more_jobs_before_them(
         others = add(store, foreign, task="foreign")
         (last,) = add(store, task="own")
         newest = order[-1].descending
-        marks = Marks(lambda: 0.0)
+        marks = Marks()
         strategy = Strategy("A", order)
         marks.add("default", strategy, [(0, own if newest else last, others[-1] if newest else last)])
         values = {"queue": "default", "count": 2, "unknown": '["foreign"]', "now": 1.0, "worker": "w"}

@@ -24,7 +24,7 @@ from rowlock.consumers.settling import RowSettling
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION, Facts
 from rowlock.errors import DataRefused, Fail, RetryLater
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, Outcome, Report, Start
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, Outcome, Report
 from rowlock.stores.source import DeadHolder, HeldClaim, OneStatement
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.refusals import REFUSED
@@ -153,17 +153,14 @@ class ConsumerSource:
     def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
         self.claiming.hand_over(self.on(tx), worker, [claim.claim for claim in claims])
 
-    def start(self, tx: Session, worker: str, start: Start) -> list[Claim]:
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
         """Begin a claim that a relay has handed over; if the consumer is paused, give it back."""
         tx = self.on(tx)
         is_paused = self.claiming.facts(tx, worker)[0]
-        claim = self.claiming.start(tx, worker, start.claim)
-        if claim is None:
-            return []
-        if is_paused:
-            self.settling.settle(tx, worker, [claim.ended(Ending.RELEASED)])
-            return []
-        return [claim]
+        begun = self.claiming.start(tx, worker, claim[1])
+        if begun is not None and is_paused:
+            self.settling.settle(tx, worker, [begun.ended(Ending.RELEASED)])
+        return None if is_paused else begun
 
     def pick_apart(
         self, worker: str, request: ClaimRequest, now: float | None

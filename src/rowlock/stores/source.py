@@ -12,7 +12,7 @@ import msgspec
 
 from rowlock.endings import Facts
 from rowlock.errors import DataRefused
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report, Start
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report
 from rowlock.retry import Retry
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class Source(Protocol):
         """Say of claims that were just taken that they have not begun: others begin them."""
         ...
 
-    def start(self, tx: Session, worker: str, start: Start) -> list[Claim]:
-        """Move a claim that was handed over to the worker that begins it; none, if it is not to be begun.
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
+        """Move a claim that was handed over to the worker that begins it; None if it is not to be begun.
 
-        Raises `WorkerGone` as above.
+        Nor is it if it is of other queues than those named. Raises `WorkerGone` as above.
         """
         ...
 

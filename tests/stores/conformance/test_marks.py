@@ -32,15 +32,20 @@ class Clock:
         return self.moment
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By it nothing takes any time, and sweeps fall due."""
+    clock = Clock()
+    monkeypatch.setattr(scan_marks, "monotonic", clock)
+    return clock
+
+
 class Claims:
     """One worker's claims, from the second on at its marks."""
 
     def __init__(self, store: Store, strategy: str = "PRIORITY", queues: tuple[str, ...] = ()) -> None:
         self.store = store
         self.who = worker(store)
-        self.clock = Clock()
-        source: Any = store.source
-        source.marks.clock = self.clock
         self.unknown: tuple[str, ...] = UNKNOWN
         self.strategy = strategy
         self.queues = queues
@@ -125,14 +130,16 @@ def passed_one(store: Store, claims: Claims) -> Claim:
 
 
 @pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
-def test_a_job_that_comes_back_before_a_mark_is_found_by_the_next_sweep(store: Store, strategy: str) -> None:
+def test_a_job_that_comes_back_before_a_mark_is_found_by_the_next_sweep(
+    store: Store, strategy: str, clock: Clock
+) -> None:
     claims = Claims(store, strategy)
     claim = passed_one(store, claims)
     end(store, claim, Ending.RELEASED)
     if has_marks(store):
         assert claims.ids() == []
         assert claims.look_again_in == 1.0  # so long may a worker wait at most
-        claims.clock.moment += 1.0
+        clock.moment += 1.0
     assert claims.ids() == [claim.id]
     assert claims.look_again_in == math.inf  # this one has looked from the front
 
@@ -149,9 +156,8 @@ def test_a_rescued_job_is_found_at_once(store: Store) -> None:
     assert [(one.id, one.isolate > 0) for one in found] == [(min(claims.passed), True)]
 
 
-def test_no_more_than_a_tenth_of_the_time_is_spent_on_sweeps() -> None:
-    clock = Clock()
-    held = Marks(clock)
+def test_no_more_than_a_tenth_of_the_time_is_spent_on_sweeps(clock: Clock) -> None:
+    held = Marks()
     with held.timed():
         pass
     began = held.begin_sweep()
@@ -185,19 +191,18 @@ def test_a_queue_with_an_order_of_its_own_has_marks_from_its_own_side(store: Sto
 
 def test_while_claims_are_quick_there_are_no_marks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
-    claims = Claims(store)  # by whose clock nothing takes any time
+    claims = Claims(store)
     claim = passed_one(store, claims)
     end(store, claim, Ending.RELEASED)
     assert claims.ids() == [claim.id]
 
 
 def test_after_a_quick_sweep_a_slow_claim_changes_nothing_for_a_second(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large batch is slow without any jobs to skip, and needs no sweep before each claim."""
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
-    clock = Clock()
-    held = Marks(clock)
+    held = Marks()
 
     def claim_slowly() -> bool:
         with held.timed():

@@ -69,7 +69,7 @@ WHERE level.priority IS NOT NULL ORDER BY {levels_in_order}, low DESC
 -- many looks at each queue; and what `needs_transaction`, which is a worker that was declared dead, a queue that has a
 -- strategy of its own, and a job that has to run alone. Each thing asked costs 10 us.
 
--- One job, of one queue.
+-- One job, of one queue: 2,280 jobs/s one at a time, by the form for many 1,980.
 -- fragment: exchange_one
 WITH done AS ({done}),
 {facts},
@@ -79,7 +79,9 @@ taken AS (
     RETURNING {claim_text} AS claim){awake}
 {answer}
 
--- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted.
+-- Many jobs, shared among the queues that have any; no more of them are looked for than jobs are wanted. In a plain
+-- transaction Python shares and draws, which takes two round trips for each queue: 2.8 ms instead of 0.55 for 10 jobs of
+-- 8 queues, and 0.8 instead of 0.35 for one that is drawn.
 -- fragment: exchange_many
 WITH RECURSIVE {turn},
 done AS ({done}),

@@ -102,13 +102,10 @@ class FusedExchange:
         schema, request = self._database.address.schema, asked.request
         number, done = finished(asked.outcomes)
         values = {"worker": asked.worker, **done}
-        if (start := asked.start) is not None:
-            return exchange_start(schema, number), {
-                "start_id": start.id,
-                "start_claim": start.claim,
-                "names": _names(start.queues),
-                **values,
-            }
+        if asked.start is not None:
+            job, claim = asked.start
+            values |= {"start_id": job, "start_claim": claim, "names": _names(asked.start_queues)}
+            return exchange_start(schema, number), values
         assert request is not None
         names = _in_turn(request)
         statement = exchange(

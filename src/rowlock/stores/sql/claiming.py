@@ -15,7 +15,7 @@ from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
 from rowlock.endings import Event
 from rowlock.errors import WorkerGone
-from rowlock.job import Claim, ClaimRequest, Start
+from rowlock.job import Claim, ClaimRequest
 from rowlock.retry import DEFAULT
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import finish
@@ -134,7 +134,7 @@ def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     marks.end_sweep(began)
 
 
-def start(tx: Session, worker: str, start: Start) -> list[Claim]:
+def start(tx: Session, worker: str, id: int, number: int, queues: Sequence[str]) -> Claim | None:
     """Move a claim that a relay handed over to the worker that begins it.
 
     Not if it was taken back or begun by another, or is of another queue than the worker's. It ends here if
@@ -142,14 +142,13 @@ def start(tx: Session, worker: str, start: Start) -> list[Claim]:
     """
     if tx.row("worker_lives", worker=worker) is None:
         raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-    queues = listed(start.queues)
-    row = tx.row("start_claim", id=start.id, claim=start.claim, worker=worker, queues=queues)
+    row = tx.row("start_claim", id=id, claim=number, worker=worker, queues=listed(queues))
     if row is None:
-        return []
+        return None
     *columns, cancel_asked = row
     claim = claim_of(columns)
     if cancel_asked or claim.queue in queue_settings(tx).paused:
         over = ended(claim, Event.RELEASED, DEFAULT, began=False, cancel_requested=bool(cancel_asked))
         finish(tx, worker, [over])
-        return []
-    return [claim]
+        return None
+    return claim

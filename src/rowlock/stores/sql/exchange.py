@@ -12,17 +12,7 @@ from typing import Any
 import msgspec
 
 from rowlock.errors import DataRefused, WorkerGone
-from rowlock.job import (
-    Claim,
-    ClaimKey,
-    ClaimRequest,
-    Ending,
-    Exchange,
-    ExchangeResult,
-    Outcome,
-    Report,
-    Start,
-)
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, ExchangeResult, Outcome, Report
 from rowlock.monitoring import Minute
 from rowlock.stores.source import Source
 from rowlock.stores.sql.database import Database
@@ -78,7 +68,7 @@ class Exchanges:
 
         In place of a new claim: `written` is what `exchange` writes.
         """
-        return self._made(Exchange(worker=worker, start=Start(*claim, queues), **written))
+        return self._made(Exchange(worker=worker, start=claim, start_queues=queues, **written))
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
@@ -141,7 +131,8 @@ class Exchanges:
 
     def _claim(self, tx: Session, asked: Exchange) -> list[Claim]:
         if asked.start is not None:
-            return self._source.start(tx, asked.worker, asked.start)
+            begun = self._source.start(tx, asked.worker, asked.start, asked.start_queues)
+            return [begun] if begun else []
         if asked.request is None:
             return []
         claims = self._source.pick(tx, asked.worker, asked.request)

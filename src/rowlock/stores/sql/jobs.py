@@ -14,7 +14,7 @@ from rowlock import claim_outcomes, endings
 from rowlock.codec import json_text
 from rowlock.endings import Event, Facts
 from rowlock.errors import DataRefused, WorkerGone
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, Outcome, Report, Start
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, Outcome, Report
 from rowlock.retry import DEFAULT
 from rowlock.stores.source import DeadHolder, OneStatement, Retention
 from rowlock.stores.sql import claiming, finishing, pruning
@@ -23,9 +23,10 @@ from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
 from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings
 from rowlock.stores.sql.refusals import REFUSED
-from rowlock.stores.sql.scan_marks import AllMarks, Marks
+from rowlock.stores.sql.scan_marks import Marks
 from rowlock.stores.sql.session import Session
 
+_MOST_MARKS = 1_000
 _RECENTLY_DEAD = 3_600.0  # seconds after its death in which a worker's last claim may be committed
 
 
@@ -37,7 +38,9 @@ class JobSource:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.marks = AllMarks()
+        # Each is for one worker, its queues and the tasks that it leaves out: a sweep for others, or of other
+        # queues, says nothing.
+        self._marks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Marks] = {}
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -57,7 +60,11 @@ class JobSource:
 
     def _marks_of(self, worker: str, request: ClaimRequest) -> Marks | None:
         """Where this worker's scans begin; None: always at the front."""
-        return self.marks.of(worker, request) if self._database.claim_sql.has_marks else None
+        if not request.unknown or not self._database.claim_sql.has_marks:
+            return None
+        if len(self._marks) >= _MOST_MARKS:  # many of them are of workers that have ended
+            self._marks.clear()
+        return self._marks.setdefault((worker, request.queues, request.unknown), Marks())
 
     def in_one_statement(self, asked: Exchange) -> OneStatement | None:
         request = asked.request
@@ -89,8 +96,9 @@ class JobSource:
         if claims:
             tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
 
-    def start(self, tx: Session, worker: str, start: Start) -> list[Claim]:
-        return finishing.without_expired(tx, worker, claiming.start(tx, worker, start))
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
+        begun = claiming.start(tx, worker, *claim, queues)
+        return begun if begun and finishing.without_expired(tx, worker, [begun]) else None
 
     def pick_apart(
         self, worker: str, request: ClaimRequest, now: float | None

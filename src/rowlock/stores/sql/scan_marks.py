@@ -6,11 +6,10 @@ Knows no SQL: `claiming.py` fills the marks and writes them into claims. Only th
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
-from rowlock.job import ClaimRequest
 from rowlock.strategies import Ordered, Strategy
 
 SLOW_SECONDS = 0.005  # a claim that takes so long steps over too many jobs of others
@@ -20,7 +19,6 @@ _SWEEPS_SHARE = 0.1  # of the time, at most: a longer sweep is made less often
 Part = dict[str, int]  # of one level: jobs at positions above `low` and up to `high` are looked at
 Head = tuple[int, int | None, int]  # a level, its first position that is for this worker, its last of all
 _LAST_POSITION = 2**63 - 1
-_MOST_KEPT = 1_000
 
 
 class Marks:
@@ -30,8 +28,7 @@ class Marks:
     never by more than the time between two sweeps; it is no promise about what lies before it.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
         self._sweep_at = 0.0
         self._is_old = False  # the last claim did not begin with a sweep
@@ -43,26 +40,26 @@ class Marks:
 
         Not if it has just been seen that none are needed: large batches are slow without any jobs to skip.
         """
-        start = self._clock()
+        start = monotonic()
         yield
-        end = self._clock()
+        end = monotonic()
         if end - start >= SLOW_SECONDS and end >= self._sweep_at:
             self.in_use = True
 
     def sweep_due(self) -> bool:
         """Whether the next claim has to begin with a sweep."""
-        is_due = self._clock() >= self._sweep_at
+        is_due = monotonic() >= self._sweep_at
         self._is_old = self.in_use and not is_due
         return self.in_use and is_due
 
     def sweep_in(self) -> float:
         """After a claim: seconds after which another one begins with a sweep, if this one did not."""
-        return max(0.0, self._sweep_at - self._clock()) if self._is_old else math.inf
+        return max(0.0, self._sweep_at - monotonic()) if self._is_old else math.inf
 
     def begin_sweep(self) -> float:
         """Forget the marks; returns the moment at which the sweep began."""
         self._parts = {}
-        return self._clock()
+        return monotonic()
 
     def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
         """What a sweep has found in one queue."""
@@ -72,7 +69,7 @@ class Marks:
 
     def end_sweep(self, began: float) -> None:
         """All queues have been looked at; what was quick needs no marks."""
-        seconds = self._clock() - began
+        seconds = monotonic() - began
         self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, seconds / _SWEEPS_SHARE)
         self.in_use = seconds >= SLOW_SECONDS
 
@@ -93,26 +90,6 @@ class Marks:
                 parts[0]["low"] = max(parts[0]["low"], claim.position)
             elif claim.position <= parts[1]["high"]:
                 parts[1]["high"] = claim.position - 1
-
-
-class AllMarks:
-    """The marks of all workers that claim through one store.
-
-    Each is for one worker, its queues and the tasks that it leaves out: what a sweep for others has found, or
-    for other queues, says nothing.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self._marks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Marks] = {}
-
-    def of(self, worker: str, request: ClaimRequest) -> Marks | None:
-        """Those of this worker; None if it leaves nothing out."""
-        if not request.unknown:
-            return None
-        if len(self._marks) >= _MOST_KEPT:  # many of them are for workers that have ended
-            self._marks.clear()
-        return self._marks.setdefault((worker, request.queues, request.unknown), Marks(self.clock))
 
 
 def _newest(strategy: Strategy) -> bool:
