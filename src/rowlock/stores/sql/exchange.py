@@ -219,8 +219,8 @@ class Exchanges:
             return ExchangeResult()
 
     def _claim_apart(self, asked: Exchange) -> ExchangeResult | None:
-        if asked.request is None:
-            return None
+        if asked.request is None:  # a start: the claim stays with the relay, which takes it back
+            return ExchangeResult()
         picked = self._source.pick_apart(asked.worker, asked.request, asked.now)
         if picked is None:
             return None
