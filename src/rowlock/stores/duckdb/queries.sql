@@ -11,7 +11,7 @@ SELECT DISTINCT priority FROM rowlock_jobs WHERE state = 'queued' AND queue = :q
 SELECT min(run_at) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
 
 -- name: mark_taken
-{taken} WHERE id IN ({ids})
+{taking} WHERE id IN ({ids})
 
 -- First claims that completed, as a JSON list of {id, result}: 0.03 ms each, one by one 0.7.
 -- name: finish_all_completed

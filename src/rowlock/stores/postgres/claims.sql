@@ -1,15 +1,5 @@
 -- How jobs are claimed: in a plain transaction, from one queue after the other (`take`), or by the fused exchange.
 
--- What a claim writes.
--- fragment: taking
-UPDATE rowlock_jobs j
-SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {begun},
-    unique_until = nullif(j.unique_until, 'claimed')
-
--- NULL for a claim that is handed over to others.
--- fragment: begun
-{now}
-
 -- What a claim may take. Jobs that have to run alone have a statement of their own.
 -- A claim takes the first entries of the index that has its order. Without statistics the planner expected several
 -- entries and, after the other conditions, one row: then it read and sorted all that was queued (50 ms instead of 0.7,

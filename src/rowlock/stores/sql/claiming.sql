@@ -8,9 +8,13 @@
 --   {at_level}        a condition on the priority, where a level was drawn
 --   {merged}          sorts what was found in several levels
 
--- Holes that only PostgreSQL's fused exchange fills otherwise.
+-- Three holes that only PostgreSQL's fused exchange fills otherwise: a queue, when a claim begins (NULL: others begin it),
+-- and what makes a level.
 -- fragment: queue
 :queue
+
+-- fragment: begun
+{now}
 
 -- fragment: in_some_level
 {queued}
@@ -48,10 +52,11 @@ state = 'queued' AND queue = :queue AND isolate = 0 AND {known}
 -- fragment: first_by_index
 SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
 
--- fragment: taken
-UPDATE rowlock_jobs
-SET state = 'running', claim = claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {now},
-    unique_until = nullif(unique_until, 'claimed')
+-- What a claim writes.
+-- fragment: taking
+UPDATE rowlock_jobs AS j
+SET state = 'running', claim = j.claim + 1, claimed_by = :worker, claimed_at = {now}, started_at = {begun},
+    unique_until = nullif(j.unique_until, 'claimed')
 
 -- Which jobs a mark names, in the level that it is for.
 -- fragment: at_mark
