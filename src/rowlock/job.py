@@ -5,6 +5,7 @@ Frozen records without behaviour of their own; no SQL, no threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -15,7 +16,6 @@ import msgspec
 from rowlock.errors import JobNotFound
 from rowlock.monitoring import Minute
 from rowlock.record import Record
-from rowlock.scan_marks import Marks
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -316,14 +316,10 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
     isolate: bool = True
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
-    marks: Marks | None = None  # where its scans go on, if those jobs are many
-    hand_over: bool = False  # claimed for others, by a relay: they have not begun
-    # Claims that were handed over, to be begun by this worker; then nothing else is claimed.
-    starts: tuple[ClaimKey, ...] = ()
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker hands over and asks for: outcomes are written and claims taken in one transaction."""
+    """What a worker writes and asks for: outcomes are written and claims taken in one transaction."""
 
     worker: str
     outcomes: Sequence[Outcome] = ()
@@ -332,11 +328,19 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     minutes: Sequence[Minute] = ()
     now: float | None = None
     resent: bool = False  # these outcomes may have been written already: the last answer was lost
+    hand_over: bool = False  # what is claimed has not begun: others are to begin it
+    start: ClaimKey | None = None  # in place of a request: a claim that was handed over, to be begun,
+    start_queues: tuple[str, ...] = ()  # if it is of these queues (none named: of any)
+    needs_transaction: bool = False  # one statement was tried, and could not do it
 
     @property
     def writes(self) -> bool:
         """True if there is something to write, whatever is claimed."""
         return bool(self.outcomes or self.reports or self.minutes)
+
+    def claims_only(self) -> Exchange:
+        """The same without anything to write."""
+        return msgspec.structs.replace(self, outcomes=(), reports=(), minutes=(), resent=False)
 
 
 class ExchangeResult(msgspec.Struct, frozen=True):
@@ -348,6 +352,7 @@ class ExchangeResult(msgspec.Struct, frozen=True):
     refused: list[Outcome] = []  # by the database: as the failures that they have become
     unwritable: list[ClaimKey] = []  # claims that stay as they are: the database refuses their failure, too
     was_split: bool = False  # something was refused, and the rest was written by itself
+    look_again_in: float = math.inf  # seconds; another claim may find more then, though nobody tells
 
 
 class HistoryEntry(Record, frozen=True, kw_only=True):

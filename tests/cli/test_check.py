@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock import Rowlock
+from rowlock.job import ClaimRequest
 from rowlock.stores.sql.store import Store
 from tests.cli.commands import CommandLine
 from tests.servers.folders import free_port
@@ -52,7 +53,7 @@ def test_a_relay_alone_does_not_work(check: Any, store: Store, rowlock: CommandL
     add(store, queue="mail", now=ago(5))
     relay = worker(store, "relay")
     store.tell(relay, {"relay": "RQ"})
-    take(store, relay, hand_over=True)
+    store.hand_over(relay, ClaimRequest(count=1))
     said = "no worker is alive and jobs wait in mail (long); start one: rowlock worker module:app\n"
     assert ageless(check(code=WRONG)) == said
     listed = rowlock.here("workers", "-d", "jobs.db").out

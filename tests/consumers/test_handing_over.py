@@ -36,12 +36,11 @@ def rows(app: Rowlock) -> Store:
 
 
 def handed_over(rows: Store, count: int = 1, now: float | None = None) -> list[Claim]:
-    return rows.exchange("relay", request=ClaimRequest(count=count, hand_over=True), now=now).claims
+    return rows.hand_over("relay", ClaimRequest(count=count), now=now).claims
 
 
 def begun(rows: Store, claim: Claim, who: str = "rq", now: float | None = None) -> list[Claim]:
-    request = ClaimRequest(count=1, starts=((claim.id, claim.claim),))
-    return rows.exchange(who, request=request, now=now).claims
+    return rows.start(who, (claim.id, claim.claim), now=now).claims
 
 
 def taken_back(rows: Store, claim: Claim) -> bool:

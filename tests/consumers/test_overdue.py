@@ -55,8 +55,12 @@ def consumer(lab: Lab, orders: Orders, **chosen: Any) -> Store:
     return store_of(app, "orders")
 
 
-def take(rows: Store, worker: str, **how: Any) -> list[Claim]:
-    return rows.exchange(worker, request=ClaimRequest(count=1, **how), now=NOW).claims
+def take(rows: Store, worker: str) -> list[Claim]:
+    return rows.exchange(worker, request=ClaimRequest(count=1), now=NOW).claims
+
+
+def handed_over(rows: Store) -> list[Claim]:
+    return rows.hand_over("relay", ClaimRequest(count=1), now=NOW).claims
 
 
 def test_rows_that_waited_too_long_fail_and_say_why(lab: Lab, orders: Orders) -> None:
@@ -82,8 +86,8 @@ def test_a_row_that_was_handed_over_is_overdue_until_it_has_begun(lab: Lab, orde
     orders.add(1, age=1000)
     orders.add(2, age=1000)
     rows = consumer(lab, orders, status=STATUS)
-    begun, _ = take(rows, "relay", hand_over=True) + take(rows, "relay", hand_over=True)
-    rows.exchange("rq", request=ClaimRequest(count=1, starts=((begun.id, begun.claim),)), now=NOW)
+    begun, _ = handed_over(rows) + handed_over(rows)
+    rows.start("rq", (begun.id, begun.claim), now=NOW)
     assert rows.fail_overdue(500.0, 20, now=NOW) == 1
     assert orders.get() == ["running", "failed"]
 
@@ -92,11 +96,11 @@ def test_a_deadline_holds_for_a_row_that_was_handed_over_until_it_has_begun(lab:
     for id in (1, 2, 3):
         orders.add(id, age=100)
     rows = consumer(lab, orders, status=Status("status", created_at="made", error="error", deadline=500.0))
-    begun, failed, late = [take(rows, "relay", hand_over=True)[0] for _ in range(3)]
-    rows.exchange("rq", request=ClaimRequest(count=1, starts=((begun.id, begun.claim),)), now=NOW)
-    rows.exchange("rq", request=ClaimRequest(count=1, starts=((failed.id, failed.claim),)), now=NOW)
+    begun, failed, late = [handed_over(rows)[0] for _ in range(3)]
+    rows.start("rq", (begun.id, begun.claim), now=NOW)
+    rows.start("rq", (failed.id, failed.claim), now=NOW)
     rows.exchange("rq", [failed.ended(Ending.RETRY, delay=0.0, charge=1, error="no")], now=NOW)
-    (again,) = take(rows, "relay", hand_over=True)
+    (again,) = handed_over(rows)
     assert again.row == failed.row and rows.expire(20, now=NOW) == 0
     assert rows.expire(20, now=NOW + 450.0) == 1
     assert orders.get("status, error") == [
@@ -104,8 +108,7 @@ def test_a_deadline_holds_for_a_row_that_was_handed_over_until_it_has_begun(lab:
         ("running", None),
         ("failed", "it was not begun within 500 s"),
     ]
-    request = ClaimRequest(count=1, starts=((late.id, late.claim),))
-    assert rows.exchange("rq", request=request, now=NOW + 450.0).claims == []
+    assert rows.start("rq", (late.id, late.claim), now=NOW + 450.0).claims == []
 
 
 def test_a_row_of_a_dead_worker_is_overdue_and_one_of_a_living_is_not(lab: Lab, orders: Orders) -> None:

@@ -285,6 +285,20 @@ def test_a_row_that_cannot_even_be_taken_is_known_and_holds_up_nobody(
     }
 
 
+def test_a_row_that_cannot_be_begun_stays_with_its_relay_and_no_other_is_begun(
+    lab: Lab, app: Rowlock
+) -> None:
+    desk = Desk(lab, app)
+    desk.add(1, 2)
+    desk.declare(nothing)
+    store = store_of(app, "desk")
+    (sent,) = store.hand_over(register(app.store, "relay"), ClaimRequest(count=1)).claims
+    desk.refuse("OLD.id = 1")
+    assert store.start(register(app.store, "rq"), (sent.id, sent.claim)).claims == []
+    assert store.held("rq") == [] and store.held("relay") == [(sent.id, sent.claim, False)]
+    assert [status for status, _ in desk.rows().values()] == ["running", "pending"]
+
+
 def test_what_one_worker_cannot_write_does_not_keep_another_from_ending(lab: Lab) -> None:
     lab.create(2)
     app = lab.app()

@@ -87,8 +87,7 @@ def relay(app: Rowlock, target: ListTarget, add: Any) -> Iterator[Relay]:
 
 def begin(app: Rowlock, claim: Claim) -> list[Claim]:
     register(app.store, "rq")
-    request = ClaimRequest(count=1, starts=((claim.id, claim.claim),))
-    return app.store.exchange("rq", request=request).claims
+    return app.store.start("rq", (claim.id, claim.claim)).claims
 
 
 def test_jobs_are_handed_over_in_order_and_not_more_than_may_wait(

@@ -26,7 +26,7 @@ from rowlock.errors import (
     StoreUnusable,
 )
 from rowlock.job import Ending
-from rowlock.scan_marks import Marks
+from rowlock.stores.sql.scan_marks import Marks
 from rowlock.stores.sqlite import SqliteStore, connections, wal_checkpoints
 from rowlock.stores.sqlite.dialect import CLAIM_SQL, STATEMENTS
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, Key, Strategy, Weight
@@ -148,7 +148,7 @@ CLAIMS = {
     [
         *CLAIMS,
         *("levels", "next_queue", "queue_after", "queue_has_work", "oldest_queued", "overdue_queued"),
-        *("marked_has_work", "sweep_oldest", "sweep_newest"),
+        *("sweep_oldest", "sweep_newest"),
     ],
 )
 def test_every_claim_reads_the_ready_index(
@@ -175,7 +175,6 @@ def test_a_scan_that_begins_at_marks_takes_no_longer_for_more_jobs_before_them(
         (last,) = add(store, task="own")
         newest = order[-1].descending
         marks = Marks()
-        marks.in_use = True
         strategy = Strategy("A", order)
         marks.add("default", strategy, [(0, own if newest else last, others[-1] if newest else last)])
         values = {"queue": "default", "count": 2, "unknown": '["foreign"]', "now": 1.0, "worker": "w"}

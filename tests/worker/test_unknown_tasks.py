@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rowlock import Poller, Rowlock, State, endings, scan_marks
+from rowlock import Poller, Rowlock, State, endings
+from rowlock.stores.sql import scan_marks
 from rowlock.worker import unknown_tasks
 from tests.eventually import eventually
 

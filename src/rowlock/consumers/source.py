@@ -7,8 +7,9 @@ How rows are claimed is in `claiming.py`, how outcomes are written in `settling.
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ from rowlock.consumers.settling import RowSettling
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION, Facts
 from rowlock.errors import DataRefused, Fail, RetryLater
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, ExchangeResult, Outcome, Report
-from rowlock.stores.source import DeadHolder, HeldClaim
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, Outcome, Report
+from rowlock.stores.source import DeadHolder, HeldClaim, OneStatement
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.refusals import REFUSED
 from rowlock.stores.sql.session import Session
@@ -129,40 +130,37 @@ class ConsumerSource:
                 log.exception("consumer %s: when= raised, so no rows are claimed", self.consumer.name)
         return not self._switched_off
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
         with self.read(now) as db:
             found = self._anything_due(db)
         if found:
             self.claiming.start_over()  # the due row may lie before the last claimed one
         return found
 
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        return math.inf  # `has_work` looks from the first row on
+
     def _anything_due(self, db: Session) -> bool:
         returned = db.row("look_returned", count=1, isolate_least=0, isolate_most=LONGEST_ISOLATION)
         return (returned or db.row("look_free")) is not None
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
         return None
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
+        return self.claiming.take(self.on(tx), worker, request)
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+        self.claiming.hand_over(self.on(tx), worker, [claim.claim for claim in claims])
+
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
+        """Begin a claim that a relay has handed over; if the consumer is paused, give it back."""
         tx = self.on(tx)
-        if request.starts:
-            return self._start(tx, worker, request.starts)
-        claims = self.claiming.take(tx, worker, request)
-        return self._handed_over(tx, worker, claims) if request.hand_over else claims
-
-    def _handed_over(self, tx: Session, worker: str, claims: list[Claim]) -> list[Claim]:
-        self.claiming.hand_over(tx, worker, [claim.claim for claim in claims])
-        return claims
-
-    def _start(self, tx: Session, worker: str, starts: Sequence[ClaimKey]) -> list[Claim]:
-        """Begin claims that a relay has handed over; if the consumer is paused, give them back."""
         is_paused = self.claiming.facts(tx, worker)[0]
-        begun = [claim for _, number in starts if (claim := self.claiming.start(tx, worker, number))]
-        if is_paused:
-            self.settling.settle(tx, worker, [claim.ended(Ending.RELEASED) for claim in begun])
-        return [] if is_paused else begun
+        begun = self.claiming.start(tx, worker, claim[1])
+        if begun is not None and is_paused:
+            self.settling.settle(tx, worker, [begun.ended(Ending.RELEASED)])
+        return None if is_paused else begun
 
     def pick_apart(
         self, worker: str, request: ClaimRequest, now: float | None
@@ -184,8 +182,7 @@ class ConsumerSource:
             except DataRefused as error:
                 refused.append((Outcome(id=claim, claim=claim, ending=Ending.RELEASED), error))
         with self.write(now) as tx:
-            claims = self.claiming.claims_of(tx, worker, taken, retried)
-            return self._handed_over(tx, worker, claims) if request.hand_over else claims, refused
+            return self.claiming.claims_of(tx, worker, taken, retried), refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []

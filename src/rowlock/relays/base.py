@@ -6,10 +6,10 @@ Knows no target; each is one file beside this one. What was sent is looked after
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -22,7 +22,6 @@ from rowlock.relays.handed_over import HandedOver
 from rowlock.relays.messages import TargetError
 from rowlock.relays.target import Target
 from rowlock.relays.workload import target_queues
-from rowlock.scan_marks import Marks
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
@@ -84,7 +83,7 @@ class Relay:
         self._served: set[str] = set()  # queues of which something was handed over
         self._asked: tuple[str, ...] = ()  # queues that were asked for a few in this cycle
         self._unknown = UnknownTasks(workload.registry, "this relay")
-        self._marks: dict[str, Marks] = defaultdict(Marks)  # by queue
+        self._look_again_in = math.inf  # seconds after which a claim may find more, though nobody tells of it
         self._wake: Wake | None = None
         self._backoff = StoreBackoff(workload.store.database.outage)
         self._failing = 0  # tries in a row in which the target could not be used
@@ -314,11 +313,10 @@ class Relay:
             count=count,
             strategy=self._strategy,
             queues=() if self._of_rows else names,
-            hand_over=True,
             unknown=self._unknown.names(),
-            marks=self._marks[names[0]],
         )
-        got = self._store.exchange(self.id, request=request)
+        got = self._store.hand_over(self.id, request)
+        self._look_again_in = min(self._look_again_in, got.look_again_in)
         claims, put_off = self._unknown.sort_out(got.claims)
         if put_off:
             self._store.exchange(self.id, put_off)
@@ -336,7 +334,7 @@ class Relay:
     def _idle_wait(self) -> float:
         needed = self._store.next_needed(self.id)
         wait = self._poll_interval if needed is None else min(needed, self._poll_interval)
-        wait = min([wait, *(marks.sweep_in() for marks in self._marks.values())])
+        wait, self._look_again_in = min(wait, self._look_again_in), math.inf
         if needed is not None:
             self._maintenance_at = min(self._maintenance_at, time.monotonic() + needed)
         return max(0.0, min(wait, self._look_at - time.monotonic() if self.sent else wait))

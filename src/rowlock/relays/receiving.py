@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -80,13 +80,18 @@ class ReceivingStore(Store):
     ) -> ExchangeResult:
         """Hand back outcomes and begin what the next message tells of, in one transaction."""
         message = self._next() if request is not None and request.count > 0 else None
+        written: dict[str, Any] = {
+            "outcomes": _put_off(outcomes),
+            "reports": reports,
+            "minutes": minutes,
+            "now": now,
+            "resent": resent,
+        }
         if message is None:
-            if not (outcomes or reports or minutes):
-                return ExchangeResult()
-            return self._store.exchange(worker, _put_off(outcomes), None, reports, minutes, now, resent)
+            writes = outcomes or reports or minutes
+            return self._store.exchange(worker, **written) if writes else ExchangeResult()
         # By the database's word: whoever can write to Redis may put any id into any list.
-        starting = ClaimRequest(count=1, starts=(message.key,), queues=self._queues)
-        got = self._store.exchange(worker, _put_off(outcomes), starting, reports, minutes, now, resent)
+        got = self._store.start(worker, message.key, self._queues, **written)
         self._inbox.message = None
         if not got.claims:
             log.info("%s is not to be begun here, or not any more: dropped", message.title)

@@ -5,7 +5,7 @@ Exchange, rescue and the look-up of lost answers are written once, over this pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -44,6 +44,10 @@ class DeadHolder(msgspec.Struct, frozen=True):
     lease: float | None = None
 
 
+# What came of an exchange in one statement, and what is left of it to be claimed.
+OneStatement = tuple[ExchangeResult, Exchange | None]
+
+
 class Source(Protocol):
     """Jobs, or the rows of a user's table.
 
@@ -60,18 +64,31 @@ class Source(Protocol):
         """Asked before the transaction begins: False if nothing is to be claimed now."""
         ...
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
         """True if there is something to claim, as far as a read can tell."""
         ...
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
-        """The whole exchange in one statement; None: there is none. `plain` makes it in a transaction."""
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        """After a claim: seconds after which another one may find more, though nobody tells of it."""
+        ...
+
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
+        """The exchange in one statement, without a transaction around it; None: it takes a transaction."""
         ...
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
         """Take claims; raises `WorkerGone` if the worker was declared dead."""
+        ...
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+        """Say of claims that were just taken that they have not begun: others begin them."""
+        ...
+
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
+        """Move a claim that was handed over to the worker that begins it; None if it is not to be begun.
+
+        Nor is it if it is of other queues than those named. Raises `WorkerGone` as above.
+        """
         ...
 
     def pick_apart(

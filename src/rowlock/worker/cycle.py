@@ -154,7 +154,7 @@ class Cycle:
             runs.pausing -= paused
         if request is None or len(got.claims) >= request.count:
             return 0.0 if demand.is_short() else self._until_deadline(_LOOK_SECONDS)
-        idle = min(self._polls.idle_wait(), exchanger.marks.sweep_in())
+        idle = min(self._polls.idle_wait(), got.look_again_in)
         return min(idle, self._until_deadline(_LOOK_SECONDS)) if runs.in_flight else idle
 
     def _until_deadline(self, longest: float) -> float:

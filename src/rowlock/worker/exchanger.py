@@ -14,7 +14,6 @@ import msgspec
 from rowlock.claim_outcomes import given_back
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import ClaimKey, ClaimRequest, ExchangeResult, Outcome
-from rowlock.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.worker.counts import Counts
 from rowlock.worker.heartbeat import Heartbeat
@@ -42,7 +41,6 @@ class Exchanger:
         self._unwritten = unwritten
         self._counts = counts
         self._last_queue = ""
-        self.marks = Marks()
         self._unsure = False  # the last outcomes may have been written, or not
         self.lost_claims = LostClaims(store, heartbeat, unwritten)
 
@@ -58,7 +56,7 @@ class Exchanger:
         self._heartbeat.ensure()
         if request is not None:
             self._polls.before_claim()
-            request = msgspec.structs.replace(request, after=self._last_queue, marks=self.marks)
+            request = msgspec.structs.replace(request, after=self._last_queue)
         try:
             got = self._call(batch.outcomes, request, batch.reports, batch.minutes, resent=self._unsure)
         except WorkerGone:

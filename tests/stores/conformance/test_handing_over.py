@@ -23,14 +23,13 @@ LATER = START + 1000.0
 def handed_over(
     store: Store, relay: str, count: int = 1, now: float | None = None, **want: Any
 ) -> list[Claim]:
-    return take(store, relay, count, now, hand_over=True, **want)
+    return store.hand_over(relay, ClaimRequest(count=count, **want), now=now).claims
 
 
 def begun(
     store: Store, who: str, claim: Claim, now: float | None = None, queues: tuple[str, ...] = ()
 ) -> list[Claim]:
-    request = ClaimRequest(count=1, starts=((claim.id, claim.claim),), queues=queues)
-    return store.exchange(who, request=request, now=now).claims
+    return store.start(who, (claim.id, claim.claim), queues, now=now).claims
 
 
 def taken_back(store: Store, claim: Claim) -> bool:
@@ -215,7 +214,7 @@ def test_a_start_and_the_outcome_of_the_last_run_are_one_exchange(store: Store) 
     first, second = handed_over(store, worker(store, "relay"), 2)
     (running,) = begun(store, worker(store, "rq"), first)
     done = Outcome(id=running.id, claim=running.claim, ending=Ending.COMPLETED, result="1")
-    got = store.exchange("rq", [done], ClaimRequest(count=1, starts=((second.id, second.claim),)))
+    got = store.start("rq", (second.id, second.claim), outcomes=[done])
     assert [claim.id for claim in got.claims] == ids[1:] and not got.lost
     assert [state(store, id) for id in ids] == ["completed", "running"]
 

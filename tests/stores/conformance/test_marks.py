@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from rowlock import Strategy, get_strategy, register, scan_marks, strategies
+from rowlock import Strategy, get_strategy, register, strategies
 from rowlock.job import Claim, ClaimRequest, Ending
-from rowlock.scan_marks import Marks
+from rowlock.stores.sql import scan_marks
+from rowlock.stores.sql.scan_marks import Marks
 from rowlock.stores.sql.store import Store
 from rowlock.strategies import HIGHEST, LOWEST, NEWEST, OLDEST, names
 from tests.stores.steps import add, end, in_order, new, worker
@@ -31,18 +32,25 @@ class Clock:
         return self.moment
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By it nothing takes any time, and sweeps fall due."""
+    clock = Clock()
+    monkeypatch.setattr(scan_marks, "monotonic", clock)
+    return clock
+
+
 class Claims:
     """One worker's claims, from the second on at its marks."""
 
     def __init__(self, store: Store, strategy: str = "PRIORITY", queues: tuple[str, ...] = ()) -> None:
         self.store = store
         self.who = worker(store)
-        self.clock = Clock()
-        self.marks = Marks(self.clock)
         self.unknown: tuple[str, ...] = UNKNOWN
         self.strategy = strategy
         self.queues = queues
         self.last = ""
+        self.look_again_in = math.inf
         self.passed: list[int] = []
 
     def take(self, count: int = 1) -> list[Claim]:
@@ -52,10 +60,9 @@ class Claims:
             queues=self.queues,
             after=self.last,
             unknown=self.unknown,
-            marks=self.marks,
         )
         got = self.store.exchange(self.who, request=request)
-        self.last = got.last_queue
+        self.last, self.look_again_in = got.last_queue, got.look_again_in
         return got.claims
 
     def ids(self, count: int = 1) -> list[int]:
@@ -123,16 +130,18 @@ def passed_one(store: Store, claims: Claims) -> Claim:
 
 
 @pytest.mark.parametrize("strategy", ["PRIORITY", "FIFO", "LIFO", "WEIGHTED_RANDOM"])
-def test_a_job_that_comes_back_before_a_mark_is_found_by_the_next_sweep(store: Store, strategy: str) -> None:
+def test_a_job_that_comes_back_before_a_mark_is_found_by_the_next_sweep(
+    store: Store, strategy: str, clock: Clock
+) -> None:
     claims = Claims(store, strategy)
     claim = passed_one(store, claims)
     end(store, claim, Ending.RELEASED)
     if has_marks(store):
         assert claims.ids() == []
-        assert claims.marks.sweep_in() == 1.0  # so long may a worker wait at most
-        assert claims.marks.sweep_in() == math.inf  # until it has claimed again
-        claims.clock.moment += 1.0
+        assert claims.look_again_in == 1.0  # so long may a worker wait at most
+        clock.moment += 1.0
     assert claims.ids() == [claim.id]
+    assert claims.look_again_in == math.inf  # this one has looked from the front
 
 
 def test_a_rescued_job_is_found_at_once(store: Store) -> None:
@@ -141,23 +150,23 @@ def test_a_rescued_job_is_found_at_once(store: Store) -> None:
     passed_one(store, claims)
     later = time.time() + 1000
     claims.who = worker(store, "living", now=later)
+    assert claims.take() == claims.take() == []  # from now on its scans begin at marks
     store.rescue("living", careful_age=10.0, now=later)
     found = claims.take()
     assert [(one.id, one.isolate > 0) for one in found] == [(min(claims.passed), True)]
 
 
-def test_no_more_than_a_tenth_of_the_time_is_spent_on_sweeps() -> None:
-    clock = Clock()
-    held = Marks(clock)
+def test_no_more_than_a_tenth_of_the_time_is_spent_on_sweeps(clock: Clock) -> None:
+    held = Marks()
     with held.timed():
         pass
-    began = held.begin_sweep(UNKNOWN)
+    began = held.begin_sweep()
     clock.moment += 0.5
     held.end_sweep(began)
     clock.moment = began + 4.9
-    assert not held.sweep_due(UNKNOWN)
+    assert not held.sweep_due()
     clock.moment = began + 5.0
-    assert held.sweep_due(UNKNOWN)
+    assert held.sweep_due()
 
 
 def test_a_task_that_becomes_known_is_found_at_once(store: Store) -> None:
@@ -182,19 +191,18 @@ def test_a_queue_with_an_order_of_its_own_has_marks_from_its_own_side(store: Sto
 
 def test_while_claims_are_quick_there_are_no_marks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
-    claims = Claims(store)  # by whose clock nothing takes any time
+    claims = Claims(store)
     claim = passed_one(store, claims)
     end(store, claim, Ending.RELEASED)
     assert claims.ids() == [claim.id]
 
 
 def test_after_a_quick_sweep_a_slow_claim_changes_nothing_for_a_second(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large batch is slow without any jobs to skip, and needs no sweep before each claim."""
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
-    clock = Clock()
-    held = Marks(clock)
+    held = Marks()
 
     def claim_slowly() -> bool:
         with held.timed():
@@ -202,7 +210,7 @@ def test_after_a_quick_sweep_a_slow_claim_changes_nothing_for_a_second(
         return held.in_use
 
     assert claim_slowly()
-    held.end_sweep(held.begin_sweep(UNKNOWN))
+    held.end_sweep(held.begin_sweep())
     assert not held.in_use
     assert not claim_slowly()
     clock.moment += 1.0

@@ -119,7 +119,7 @@ OTHERS = (
     *("overdue_queued", "oldest_queued", "find_running", "find_bad", "prune_page", "prune_jobs", "promote"),
     *("find_by_token", "cancel", "silent_workers", "busy", "workers", "retry_job"),
     *("newest_created_at", "due_heads", "living_workers", "queue_has_tasks"),
-    *("put_off_jobs", "offer", "claim_isolated", "marked_has_work", "sweep_oldest", "sweep_newest"),
+    *("put_off_jobs", "offer", "claim_isolated", "sweep_oldest", "sweep_newest"),
     *("refused_jobs", "declare_dead", "dead_holders"),
 )
 

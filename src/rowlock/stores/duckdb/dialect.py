@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from functools import cache
 
 from rowlock.stores.sql import statements as queries
-from rowlock.stores.sql.claim_sql import READY, ClaimSql
+from rowlock.stores.sql.claim_sql import LINE, READY, ClaimSql
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS
 from rowlock.stores.sql.reading import JOB_COLUMNS
+from rowlock.strategies import HIGHEST, NEWEST
 
 # What a claim will look like once `mark_taken` has been run on it.
 _TAKEN = {"claim": "j.claim + 1", "claimed_at": ":now", "claimed_by": ":worker"}
@@ -53,7 +54,8 @@ def load(
 
 
 STATEMENTS = load()
-CLAIM_SQL = ClaimSql(STATEMENTS, indexes=(READY,))
+# It reads its columns whole in any case: one order costs as much as another, and marks would spare nothing.
+CLAIM_SQL = ClaimSql(STATEMENTS, indexes=(READY, LINE, (HIGHEST, NEWEST)), has_marks=False)
 
 
 @cache

@@ -10,15 +10,8 @@ SELECT DISTINCT priority FROM rowlock_jobs WHERE state = 'queued' AND queue = :q
 -- name: oldest_queued
 SELECT min(run_at) FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue
 
--- Without an index one order costs as much as another.
--- fragment: first_by_levels
-{first_by_index}
-
--- fragment: take_one
-SELECT {claim} FROM rowlock_jobs j WHERE {eligible} ORDER BY {order} LIMIT 1
-
 -- name: mark_taken
-{taken} WHERE id IN ({ids})
+{taking} WHERE id IN ({ids})
 
 -- First claims that completed, as a JSON list of {id, result}: 0.03 ms each, one by one 0.7.
 -- name: finish_all_completed

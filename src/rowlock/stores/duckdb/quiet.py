@@ -50,13 +50,13 @@ class QuietSource:
         moment, needed_at = time.monotonic(), self._needed[2]
         return moment < self._asked_at + _LONGEST and (needed_at is None or moment < needed_at)
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
         """True if there is something to claim; not asked again if it said no and all is quiet since."""
         key, change = (request.queues, request.unknown), self._database.change()
         quiet = self._source.announces_all_work and self.is_quiet(now)
         if quiet and key in self._found_empty and self._found_empty[key] == change:
             return False
-        found = self._source.has_work(request, now)
+        found = self._source.has_work(worker, request, now)
         self._found_empty = {} if found else {**self._found_empty, key: change}
         return found
 

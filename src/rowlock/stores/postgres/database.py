@@ -13,7 +13,7 @@ import psycopg
 
 from rowlock.codec import json_text
 from rowlock.errors import ConfigurationError, StoreError, StoreUnusable
-from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob
+from rowlock.job import Exchange, Inserted, NewJob
 from rowlock.stores.base import Wake
 from rowlock.stores.postgres import schema
 from rowlock.stores.postgres.connections import STAMP, Connection, Connections, Stamp
@@ -26,6 +26,7 @@ from rowlock.stores.postgres.lost_answers import Fate, LostAnswers, fate_of
 from rowlock.stores.postgres.session import PostgresSession
 from rowlock.stores.postgres.transaction import PostgresTransaction
 from rowlock.stores.postgres.url import Address
+from rowlock.stores.source import OneStatement
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.copying import CopySide
 from rowlock.stores.sql.database import NOT_OUTERMOST, Database
@@ -165,10 +166,8 @@ class PostgresDatabase(Database):
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
         return insert(self, jobs, now)
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
-        return self._fused.exchange(asked, plain)
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
+        return self._fused.ask(asked)
 
     # -- waking ----------------------------------------------------------------------------------
 

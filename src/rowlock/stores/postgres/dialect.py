@@ -39,6 +39,10 @@ _WORDS = {
     # (11 k against 28 k jobs/s).
     "running": "state || '' = 'running'",
     "lock": "FOR UPDATE SKIP LOCKED",
+    # Of a claim in a plain transaction.
+    "limit": "(SELECT :count)",
+    "if_usual": "",
+    "and_known": "",
     "ids": "SELECT CAST(value AS bigint) FROM json_array_elements_text(:ids)",
     "queues": "SELECT value FROM json_array_elements_text(:queues)",
     "task_names": "SELECT value FROM json_array_elements_text(:task_names)",
@@ -77,17 +81,6 @@ TYPED = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for na
 _PACKAGE = "rowlock.stores.postgres"
 
 
-# The holes of a claim in a plain transaction.
-_PLAIN = {
-    "queue": ":queue",
-    "limit": "(SELECT :count)",
-    "weight": "0",
-    "levels_in_order": "priority DESC",
-    "if_usual": "",
-    "and_known": "",
-}
-
-
 def load(
     schema: str | None, style: str, sources: Sequence[tuple[str, str]] = (), words: Mapping[str, str] = {}
 ) -> Statements:
@@ -101,7 +94,7 @@ def load(
         (_PACKAGE, "queries.sql"),
         (_PACKAGE, "claims.sql"),
         *sources,
-        words={**_WORDS, **_PLAIN, "here": here, **words},
+        words={**_WORDS, "here": here, **words},
         parameter=lambda name: TYPED.get(name, _TEXT).format(template.format(name)),
         schema=schema,
     )
@@ -149,7 +142,9 @@ def exchange(
     if strategy.draw:
         weight = strategy.draw.sql("level.priority")
         parts |= {
-            "shares": write("{drawn_shares}", {"queue": "line.queue", "weight": weight}),
+            "shares": write(
+                "{drawn_shares}", {"queue": "line.queue", "in_some_level": "{eligible}", "weight": weight}
+            ),
             "first": "{first_by_index}",
             "order": parts["within"],
             "at_level": at_level("shares.level"),

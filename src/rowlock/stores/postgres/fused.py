@@ -5,18 +5,19 @@ Only for what is usual; the statement itself says when it is not, and then has c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
 
-from rowlock.errors import DataRefused, OutcomeUnknown, StoreUnreachable, WorkerGone
+from rowlock.errors import OutcomeUnknown, StoreUnreachable
 from rowlock.job import Claim, ClaimRequest, Exchange, ExchangeResult, Outcome
 from rowlock.stores.postgres.dialect import exchange, exchange_start
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.session import Row, Value
+from rowlock.stores.source import OneStatement
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out
 from rowlock.stores.sql.finishing import without_expired
 from rowlock.strategies import get_strategy
@@ -38,7 +39,6 @@ _claim = msgspec.json.Decoder(_row)
 class Answer(msgspec.Struct, frozen=True):
     """What the statement said."""
 
-    alive: bool
     has_paused: bool  # a queue is paused
     needs_transaction: bool  # a plain transaction has to do it
     lost: list[Outcome]
@@ -51,57 +51,23 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class FusedExchange:
-    """The whole cycle in one statement, where all is as usual."""
+    """The whole exchange in one statement, where all is as usual."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._has_paused = False  # a queue was paused at the last look
 
-    def exchange(self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]) -> ExchangeResult | None:
-        """Outcomes out, claims in; None if this is nothing for one statement. `plain` does the rest."""
+    def ask(self, asked: Exchange) -> OneStatement | None:
+        """Outcomes out, claims in, and what is left to be claimed; None if it takes a transaction."""
         request = asked.request
-        if request is None or asked.reports or asked.minutes or asked.resent or self._database.address.pooled:
+        nothing_to_claim = request is None and asked.start is None
+        if nothing_to_claim or asked.needs_transaction or asked.reports or asked.minutes or asked.resent:
             return None
-        usual = all(outcome.is_usual for outcome in asked.outcomes)  # first-try completions leave no history
-        if not usual or len(request.starts) > 1:
+        # First-try completions leave no history.
+        if self._database.address.pooled or not all(outcome.is_usual for outcome in asked.outcomes):
             return None
-        one = is_for_one(request) and not self._has_paused
-        said = self._ask(asked, request, many=not one)
-        if not request.starts:
-            self._has_paused = said.has_paused
-        more = None
-        try:
-            more = self._rest(asked, request, said, one, plain)
-        except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
-            if not asked.outcomes and not said.claims:
-                raise
-        more = more or ExchangeResult(last_queue=request.after)
-        last = said.claims[-1].queue if said.claims else more.last_queue
-        return ExchangeResult(self._in_time(asked, said.claims) + more.claims, said.lost, last)
-
-    def _rest(
-        self,
-        asked: Exchange,
-        request: ClaimRequest,
-        said: Answer,
-        one: bool,
-        plain: Callable[[Exchange], ExchangeResult],
-    ) -> ExchangeResult | None:
-        """What the statement could not do, or not yet."""
-        if not said.alive:
-            raise WorkerGone(f"worker {asked.worker} was declared dead; it has to register anew")
-        again = Exchange(worker=asked.worker, request=request, now=asked.now)
-        if said.needs_transaction:
-            return plain(again)
-        if one and said.has_paused:
-            return self.exchange(again, plain)
-        if said.leaves_places(request):
-            rest = replace(request, count=request.count - len(said.claims), isolate=False)
-            return self.exchange(replace(again, request=rest), plain)
-        return None
-
-    def _ask(self, asked: Exchange, request: ClaimRequest, many: bool) -> Answer:
-        statement, values = self._question(asked, request, many)
+        many = request is not None and (self._has_paused or not is_for_one(request))
+        statement, values = self._question(asked, many)
         try:
             with self._database.read(asked.now) as db:
                 said = answer(db.ask(statement, values), asked.outcomes, request)
@@ -112,17 +78,36 @@ class FusedExchange:
         if said.claims:
             # The statement has cleared the mark in its row.
             self._database.sleepers.get_up(asked.worker, is_told=True)
-        return said
+        last = said.claims[-1].queue if said.claims else request.after if request else ""
+        got = ExchangeResult(self._in_time(asked, said.claims), said.lost, last)
+        return got, self._rest(asked, many, said)
 
-    def _question(self, asked: Exchange, request: ClaimRequest, many: bool) -> tuple[str, dict[str, Value]]:
+    def _rest(self, asked: Exchange, many: bool, said: Answer) -> Exchange | None:
+        """What the statement has left."""
+        if said.needs_transaction:
+            return replace(asked.claims_only(), needs_transaction=True)
+        request = asked.request
+        if request is None:
+            return None
+        self._has_paused = said.has_paused
+        if said.has_paused and not many:  # only the form for many looks at each queue
+            return asked.claims_only()
+        if said.leaves_places(request):
+            rest = replace(request, count=request.count - len(said.claims), isolate=False)
+            return replace(asked.claims_only(), request=rest)
+        return None
+
+    def _question(self, asked: Exchange, many: bool) -> tuple[str, dict[str, Value]]:
         """The statement, and its values; in the form for `many` jobs or for one."""
-        schema = self._database.address.schema
+        schema, request = self._database.address.schema, asked.request
         number, done = finished(asked.outcomes)
+        values = {"worker": asked.worker, **done}
+        if asked.start is not None:
+            job, claim = asked.start
+            values |= {"start_id": job, "start_claim": claim, "names": _names(asked.start_queues)}
+            return exchange_start(schema, number), values
+        assert request is not None
         names = _in_turn(request)
-        values = {"worker": asked.worker, "names": _array(map(_quoted, names)) if names else None, **done}
-        if request.starts:
-            ((job, claim),) = request.starts
-            return exchange_start(schema, number), {"start_id": job, "start_claim": claim, **values}
         statement = exchange(
             schema,
             strategy=get_strategy(request.strategy),
@@ -131,14 +116,16 @@ class FusedExchange:
             done=number,
             asleep=asked.worker in self._database.sleepers,
             leaves_out=bool(request.unknown),
-            hand_over=request.hand_over,
+            hand_over=asked.hand_over,
         )
         return statement, {
             "count": request.count,
             "isolate": int(request.isolate),
             "after": request.after,
             "queue": names[0] if names else None,
+            "names": _names(names),
             "unknown": left_out(request),
+            "marks": None,
             **values,
         }
 
@@ -177,6 +164,11 @@ def _array(elements: Iterable[str]) -> str:
     return "{" + ",".join(elements) + "}"
 
 
+def _names(names: Sequence[str]) -> str | None:
+    """The names as an array; None: there are none."""
+    return _array(map(_quoted, names)) if names else None
+
+
 def _quoted(text: str | None) -> str:
     if text is None:
         return "NULL"
@@ -184,22 +176,20 @@ def _quoted(text: str | None) -> str:
     return f'"{escaped}"'
 
 
-def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest) -> Answer:
+def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
     """Read the statement's rows: one with the facts and the finished ids, and one for each claim."""
-    ((alive, has_paused, needs_transaction, ids),) = [row for row in rows if row[0] is not None]
+    ((has_paused, needs_transaction, ids),) = [row for row in rows if row[0] is not None]
     done = set(map(int, filter(None, (ids or b"")[1:-1].split(b","))))  # an array, as in {1,2}
-    claims = [_claim_of(row[3] or b"") for row in rows if row[0] is None]
-    strategy = get_strategy(request.strategy)
-    if len(claims) > 1:
-        claims = strategy.arranged(claims)
+    claims = [_claim_of(row[2] or b"") for row in rows if row[0] is None]
+    # Of all that was drawn, others may hold all: a plain transaction passes the draws on to other levels.
+    in_vain = request is not None and not claims and get_strategy(request.strategy).draw is not None
+    if request is not None and len(claims) > 1:
+        claims = get_strategy(request.strategy).arranged(claims)
         names = _in_turn(request)
         claims.sort(
             key=lambda one: names.index(one.queue) if names else (one.queue <= request.after, one.queue)
         )
-    # Of all that was drawn, others may hold all: a plain transaction passes the draws on to other levels.
-    in_vain = bool(strategy.draw) and not claims and not request.starts
     return Answer(
-        alive == _TRUE,
         has_paused == _TRUE,
         needs_transaction == _TRUE or in_vain,
         [outcome for outcome in outcomes if outcome.id not in done],

@@ -38,23 +38,21 @@ def at_level(level: str) -> str:
 class ClaimSql:
     """The claims of one database: its statements, with a strategy's order in them."""
 
-    def __init__(self, statements: Statements, indexes: tuple[Order, ...]) -> None:
+    def __init__(self, statements: Statements, indexes: tuple[Order, ...], has_marks: bool = True) -> None:
         self._statements = statements
         self._indexes = indexes
         self.isolated = statements["claim_isolated"]
-        self.has_marks = "marked_has_work" in statements
-        if self.has_marks:
+        self.has_marks = has_marks  # a scan may begin where the last one ended
+        if has_marks:
             for name, order in (("sweep_oldest", READY), ("sweep_newest", backwards(READY))):
                 statements[name] = statements.write("{sweep}", {"within": order_sql(order)})
 
     @lru_cache(maxsize=256)  # noqa: B019 - there is one of these for each database
     def take(self, strategy: Strategy, one: bool, marked: bool = False) -> str:
         """Take the first :count jobs of :queue, or `one`; if `marked`, of those that :marks name."""
-        words = {"first": first(strategy.order, self._indexes), **holes(strategy)}
-        if marked:
-            return self._statements.write("{take}", words | {"first": "{first_by_marks}"})
-        merged = words["first"] != "{first_by_index}"
-        if one and merged and strategy.order in ((OLDEST,), (NEWEST,)):
+        words = {"first": first(strategy.order, () if marked else self._indexes), **holes(strategy)}
+        by_levels = words["first"] == "{first_by_levels}"
+        if one and by_levels and not marked and strategy.order in ((OLDEST,), (NEWEST,)):
             return self._statements.write("{take_one}", words)
         return self._statements.write("{take}", words)
 
@@ -63,18 +61,18 @@ class ClaimSql:
         """Take the first :count jobs of :queue whose priority is :level; if `marked`, as above."""
         words = {"first": "{first_by_index}", **holes(strategy), "at_level": at_level(":level")}
         if marked:
-            words |= {"first": "{first_by_marks}", "at_level": " AND one_level.number = :level", "merged": ""}
+            words |= {
+                "first": "{first_by_levels}",
+                "at_level": " AND one_level.number = :level",
+                "merged": "",
+            }
         return self._statements.write("{take}", words | {"order": words["within"]})
 
 
 def first(order: Order, indexes: tuple[Order, ...]) -> str:
     """The fragment that finds the first jobs in this order: by an index that has it, or level by level."""
-    return "{first_by_index}" if has_order(order, indexes) else "{first_by_levels}"
-
-
-def has_order(order: Order, indexes: tuple[Order, ...]) -> bool:
-    """True if an index has this order, read from either end."""
-    return any(order in (index, backwards(index)) for index in indexes)
+    has_order = any(order in (index, backwards(index)) for index in indexes)  # read from either end
+    return "{first_by_index}" if has_order else "{first_by_levels}"
 
 
 def holes(strategy: Strategy) -> dict[str, str]:

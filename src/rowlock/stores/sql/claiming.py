@@ -1,14 +1,13 @@
 """The claiming step of an exchange: queues in turn, each by its strategy, inside the caller's transaction.
 
 Decides what to take; which queues are asked is in `queues_in_turn.py`, and how rows are found, locked and
-marked in the statements of `claim_sql`. And what a relay does: another worker begins what it hands over.
+marked in the statements of `claim_sql`. And how a worker begins a claim that a relay handed over.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -16,12 +15,12 @@ from rowlock.claim_outcomes import ended
 from rowlock.codec import json_text
 from rowlock.endings import Event
 from rowlock.errors import WorkerGone
-from rowlock.job import Claim, ClaimRequest, Outcome
+from rowlock.job import Claim, ClaimRequest
 from rowlock.retry import DEFAULT
-from rowlock.scan_marks import Marks
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.finishing import finish
 from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings, queues_in_turn, strategy_of
+from rowlock.stores.sql.scan_marks import Marks
 from rowlock.stores.sql.session import Session
 from rowlock.strategies import Strategy
 
@@ -37,12 +36,15 @@ def claim_of(row: Any) -> Claim:
 
 
 class Claiming:
-    """One worker's claims inside one transaction."""
+    """One worker's claims inside one transaction; with marks, its scans begin there."""
 
-    def __init__(self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest) -> None:
+    def __init__(
+        self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest, marks: Marks | None
+    ) -> None:
         self._tx = tx
         self._sql = sql
         self._request = request
+        self._marks = marks
         self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
@@ -74,24 +76,22 @@ class Claiming:
         return claim_of(rows[0]) if rows else None
 
     def _take_from(self, queue: str, strategy: Strategy, count: int) -> list[Claim]:
-        values = {"queue": queue, **self._values}
-        marks = self._request.marks if self._request.unknown else None
-        parts = marks.of(queue, strategy) if marks else None
-        if parts is not None:
-            values["marks"] = json_text(parts)
+        marks = self._marks
+        places = None if marks is None else json_text(marks.of(queue, strategy))
+        values = {"queue": queue, "marks": places, **self._values}
         if strategy.draw is None:
-            statement = self._sql.take(strategy, count == 1, parts is not None)
+            statement = self._sql.take(strategy, count == 1, marks is not None)
             rows = self._tx.take(statement, count=count, **values)
         else:
             rows = self._draw(strategy, count, values)
         claims = strategy.arranged(map(claim_of, rows))
-        if marks and parts is not None:
+        if marks is not None:
             marks.passed(queue, strategy, claims)
         return claims
 
     def _draw(self, strategy: Strategy, count: int, values: dict[str, Any]) -> list[Any]:
         rows: list[Any] = []
-        statement = self._sql.take_at_level(strategy, "marks" in values)
+        statement = self._sql.take_at_level(strategy, self._marks is not None)
         levels = [row[0] for row in self._tx.rows("levels", queue=values["queue"])]
         while levels and len(rows) < count:
             for level, wanted in Counter(strategy.drawn(levels, count - len(rows))).items():
@@ -112,39 +112,20 @@ def left_out(request: ClaimRequest) -> str | None:
     return listed(request.unknown)
 
 
-def timed(request: ClaimRequest) -> AbstractContextManager[None]:
-    """Around a scan from the front: where tasks are left out, its time decides whether marks are used."""
-    return request.marks.timed() if request.marks and request.unknown else nullcontext()
-
-
 def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
-    settings = queue_settings(db)
-    if not request.unknown:
-        return any(True for _ in queues_in_turn(db, request, settings.paused))
-    with timed(request):
-        return _has_known(db, request, settings)
-
-
-def _has_known(db: Session, request: ClaimRequest, settings: QueueSettings) -> bool:
+    queues = queues_in_turn(db, request, queue_settings(db).paused)
     unknown = left_out(request)
+    if unknown is None:
+        return any(True for _ in queues)
     if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
-    for queue in queues_in_turn(db, request, settings.paused):
-        marks = request.marks and request.marks.of(queue, strategy_of(request, settings, queue))
-        if marks is None:
-            found = db.row("queue_has_work", queue=queue, unknown=unknown)
-        else:
-            given = json_text(marks)
-            found = db.row("marked_has_work", queue=queue, unknown=unknown, marks=given)
-        if found:
-            return True
-    return False
+    return any(db.row("queue_has_work", queue=queue, unknown=unknown) for queue in queues)
 
 
 def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     """Look from the front of each queue for the first jobs of this worker, and mark them."""
-    began = marks.begin_sweep(request.unknown)
+    began = marks.begin_sweep()
     settings = queue_settings(db)
     for queue in queues_in_turn(db, request, settings.paused):
         strategy = strategy_of(request, settings, queue)
@@ -153,35 +134,21 @@ def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     marks.end_sweep(began)
 
 
-# -- claims on their way through a relay -----------------------------------------------------------
-# Taking back what nobody has begun is an outcome like any other.
+def start(tx: Session, worker: str, id: int, number: int, queues: Sequence[str]) -> Claim | None:
+    """Move a claim that a relay handed over to the worker that begins it.
 
-
-def hand_over(tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-    """Say of claims that were taken in this transaction that they have not begun."""
-    if claims:
-        tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
-
-
-def start(tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-    """Move claims to the worker that begins them; returns those that it may run.
-
-    Not among them: claims that were taken back or begun by another, those of other queues than it works on,
-    and those that end here because their cancel was asked for or their queue is paused.
+    Not if it was taken back or begun by another, or is of another queue than the worker's. It ends here if
+    its cancel was asked for or its queue is paused.
     """
     if tx.row("worker_lives", worker=worker) is None:
         raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
-    paused = queue_settings(tx).paused
-    begun: list[Claim] = []
-    over: list[Outcome] = []
-    queues = listed(request.queues)
-    for job, claim in request.starts:
-        for *row, cancel_asked in tx.rows("start_claim", id=job, claim=claim, worker=worker, queues=queues):
-            taken = claim_of(row)
-            if cancel_asked or taken.queue in paused:
-                asked = bool(cancel_asked)
-                over.append(ended(taken, Event.RELEASED, DEFAULT, began=False, cancel_requested=asked))
-            else:
-                begun.append(taken)
-    finish(tx, worker, over)
-    return begun
+    row = tx.row("start_claim", id=id, claim=number, worker=worker, queues=listed(queues))
+    if row is None:
+        return None
+    *columns, cancel_asked = row
+    claim = claim_of(columns)
+    if cancel_asked or claim.queue in queue_settings(tx).paused:
+        over = ended(claim, Event.RELEASED, DEFAULT, began=False, cancel_requested=bool(cancel_asked))
+        finish(tx, worker, [over])
+        return None
+    return claim

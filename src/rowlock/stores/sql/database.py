@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rowlock.errors import ConfigurationError, StoreError, StoreMissing
-from rowlock.job import Exchange, ExchangeResult, Inserted, NewJob, Outcome
+from rowlock.job import Exchange, Inserted, NewJob, Outcome
 from rowlock.outage import Outage
 from rowlock.stores.base import Wake
+from rowlock.stores.source import OneStatement
 from rowlock.stores.sql.claim_sql import ClaimSql
 from rowlock.stores.sql.schema_versions import (
     Migration,
@@ -187,13 +188,8 @@ class Database(ABC):
         """Write many first-try completions at once, if there is a way; returns the outcomes that are left."""
         return outcomes
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
-        """The whole exchange of jobs in one statement; None: there is none, or not for this.
-
-        `plain` makes it in a transaction, for what the statement cannot do.
-        """
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
+        """An exchange of jobs in one statement; None: it takes a transaction."""
         return None
 
     # -- what tells pollers that there is work -----------------------------------------------------

@@ -5,6 +5,7 @@ Reports come first, then outcomes, minutes and claims; what the database refuses
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class Exchanges:
         self._database = database
         self._source = source
         self._refusals = refusals
-        self._with_retries = database.retried(self._fused_or_plain)
+        self._with_retries = database.retried(self._attempt)
         # The last claim found something: the next need not look before it asks for the lock.
         self._found = False
 
@@ -45,8 +46,6 @@ class Exchanges:
         `resent` says that these outcomes may have been written already: the last call ended in
         `OutcomeUnknown`. Those that were are not counted as lost.
         """
-        if request is not None and not request.starts:
-            request = request if request.count > 0 and self._source.may_claim() else None
         asked = Exchange(
             worker=worker,
             outcomes=outcomes,
@@ -56,23 +55,55 @@ class Exchanges:
             now=now,
             resent=resent,
         )
-        try:
-            return self._with_retries(asked)
-        except DataRefused:
-            return self._apart(asked)
+        return self._made(asked)
+
+    def hand_over(self, worker: str, request: ClaimRequest, now: float | None = None) -> ExchangeResult:
+        """Take claims for a relay: others begin them, by `start`."""
+        return self._made(Exchange(worker=worker, request=request, now=now, hand_over=True))
+
+    def start(
+        self, worker: str, claim: ClaimKey, queues: tuple[str, ...] = (), **written: Any
+    ) -> ExchangeResult:
+        """Begin a claim that was handed over, if it is of these queues (none named: of any).
+
+        In place of a new claim: `written` is what `exchange` writes.
+        """
+        return self._made(Exchange(worker=worker, start=claim, start_queues=queues, **written))
 
     def held(self, worker: str) -> list[tuple[int, int, bool]]:
         """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         with self._database.read() as db:
             return self._source.held(db, worker)
 
-    def _fused_or_plain(self, asked: Exchange) -> ExchangeResult:
-        return self._source.exchange_fused(asked, self._plain) or self._plain(asked)
+    def _made(self, asked: Exchange) -> ExchangeResult:
+        if asked.request is not None and not (asked.request.count > 0 and self._source.may_claim()):
+            asked = msgspec.structs.replace(asked, request=None)
+        try:
+            return self._with_retries(asked)
+        except DataRefused:
+            return self._apart(asked)
 
-    def _plain(self, asked: Exchange) -> ExchangeResult:
+    def _attempt(self, asked: Exchange) -> ExchangeResult:
+        """In one statement, where that will do; what it leaves to be claimed, once more."""
+        done = self._source.in_one_statement(asked)
+        if done is None:
+            return self._in_transaction(asked)
+        got, rest = done
+        if rest is None:
+            return got
+        try:
+            more = self._attempt(rest)
+        except (WorkerGone, DataRefused):  # what was finished is kept; the next claim says the same
+            if not (asked.outcomes or got.claims):
+                raise
+            return got
+        last = got.last_queue if got.claims else more.last_queue
+        return ExchangeResult(got.claims + more.claims, got.lost, last)
+
+    def _in_transaction(self, asked: Exchange) -> ExchangeResult:
         """All of it or nothing, in one transaction."""
         source, worker, request = self._source, asked.worker, asked.request
-        if not (asked.writes or self._found or self._has_work(asked)):
+        if not (asked.writes or asked.start or self._found or self._has_work(asked)):
             return ExchangeResult()  # a read told it: an empty queue costs no write transaction
         with self._database.write(asked.now) as tx:
             source.report(tx, asked.reports)
@@ -83,18 +114,32 @@ class Exchanges:
             if asked.minutes:
                 tx.each("add_minute", [msgspec.structs.asdict(minute) for minute in asked.minutes])
             claims: list[Claim] = []
-            if request is not None:
-                try:
-                    claims = source.pick(tx, worker, request)
-                except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
-                    if not asked.writes:
-                        raise
-                self._found = bool(claims)
+            try:
+                claims = self._claim(tx, asked)
+            except WorkerGone:  # what was finished is kept; its death is heard of at the next beat
+                if not asked.writes:
+                    raise
             self._leave_trace(tx, asked, not_written, claims)
         if claims:
             self._database.got_up(worker)
         last = claims[-1].queue if claims else request.after if request else ""
-        return ExchangeResult(claims, lost, last)
+        again = source.look_again_in(worker, request) if request else math.inf
+        return ExchangeResult(claims, lost, last, look_again_in=again)
+
+    def _has_work(self, asked: Exchange) -> bool:
+        return asked.request is not None and self._source.has_work(asked.worker, asked.request, asked.now)
+
+    def _claim(self, tx: Session, asked: Exchange) -> list[Claim]:
+        if asked.start is not None:
+            begun = self._source.start(tx, asked.worker, asked.start, asked.start_queues)
+            return [begun] if begun else []
+        if asked.request is None:
+            return []
+        claims = self._source.pick(tx, asked.worker, asked.request)
+        self._found = bool(claims)
+        if asked.hand_over:
+            self._source.hand_over(tx, asked.worker, claims)
+        return claims
 
     def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost.
@@ -108,11 +153,6 @@ class Exchanges:
             others = [one for one in asked.outcomes if one.ending is not Ending.RELEASED]
             return [*released, *self._source.finish(tx, asked.worker, others)]
         return self._source.finish(tx, asked.worker, asked.outcomes)
-
-    def _has_work(self, asked: Exchange) -> bool:
-        if asked.request is None or asked.request.starts:
-            return asked.request is not None
-        return self._source.has_work(asked.request, asked.now)
 
     def _leave_trace(
         self, tx: Session, asked: Exchange, not_written: Sequence[Outcome], claims: Sequence[Claim]
@@ -144,7 +184,7 @@ class Exchanges:
         written = self._refusals.write_apart(asked.worker, singles, write, asked.now)
         if asked.minutes:
             self._with_retries(_only(asked, minutes=asked.minutes))
-        claimed = self._claim_after(asked) if asked.request is not None else ExchangeResult()
+        claimed = self._claim_after(asked)
         lost = {key_of(one) for one in written.lost}
         refused = {key_of(one): one for one in written.refused}
         return ExchangeResult(
@@ -165,7 +205,7 @@ class Exchanges:
         """The claims of an exchange whose outcomes are written."""
         try:
             try:
-                return self._with_retries(_only(asked, request=asked.request))
+                return self._with_retries(asked.claims_only())
             except DataRefused:
                 claimed = self._claim_apart(asked)
                 if claimed is None:
@@ -177,13 +217,17 @@ class Exchanges:
             return ExchangeResult()
 
     def _claim_apart(self, asked: Exchange) -> ExchangeResult | None:
-        assert asked.request is not None
+        if asked.request is None:  # a start: the claim stays with the relay, which takes it back
+            return ExchangeResult()
         picked = self._source.pick_apart(asked.worker, asked.request, asked.now)
         if picked is None:
             return None
         claims, refused = picked
         for outcome, error in refused:
             self._refusals.keep(asked.worker, outcome, error, asked.now)
+        if asked.hand_over:
+            with self._database.write(asked.now) as tx:
+                self._source.hand_over(tx, asked.worker, claims)
         if claims:
             self._database.got_up(asked.worker)
         last = claims[-1].queue if claims else ""

@@ -5,24 +5,28 @@ The steps themselves are in `claiming.py` and `finishing.py`, the statements in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from rowlock import claim_outcomes, endings
 from rowlock.codec import json_text
 from rowlock.endings import Event, Facts
 from rowlock.errors import DataRefused, WorkerGone
-from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, ExchangeResult, Outcome, Report
+from rowlock.job import Claim, ClaimKey, ClaimRequest, Exchange, Outcome, Report
 from rowlock.retry import DEFAULT
-from rowlock.stores.source import DeadHolder, Retention
-from rowlock.stores.sql import finishing, pruning
-from rowlock.stores.sql.claiming import Claiming, hand_over, has_work, listed, start, sweep, timed
+from rowlock.stores.source import DeadHolder, OneStatement, Retention
+from rowlock.stores.sql import claiming, finishing, pruning
+from rowlock.stores.sql.claiming import Claiming, has_work, listed, sweep
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.finishing import Step, history_of, take_steps
 from rowlock.stores.sql.queues_in_turn import QueueSettings, queue_settings
 from rowlock.stores.sql.refusals import REFUSED
+from rowlock.stores.sql.scan_marks import Marks
 from rowlock.stores.sql.session import Session
 
+_MOST_MARKS = 1_000
 _RECENTLY_DEAD = 3_600.0  # seconds after its death in which a worker's last claim may be committed
 
 
@@ -34,46 +38,67 @@ class JobSource:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Each is for one worker, its queues and the tasks that it leaves out: a sweep for others, or of other
+        # queues, says nothing.
+        self._marks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Marks] = {}
 
     # -- claiming and finishing ------------------------------------------------------------------
 
     def may_claim(self) -> bool:
         return True
 
-    def has_work(self, request: ClaimRequest, now: float | None = None) -> bool:
-        with self._database.read(now) as db:
+    def has_work(self, worker: str, request: ClaimRequest, now: float | None = None) -> bool:
+        marks = self._marks_of(worker, request)
+        if marks and marks.in_use:  # to look costs as much as a claim that finds nothing
+            return True
+        with marks.timed() if marks else nullcontext(), self._database.read(now) as db:
             return has_work(db, request)
 
-    def exchange_fused(
-        self, asked: Exchange, plain: Callable[[Exchange], ExchangeResult]
-    ) -> ExchangeResult | None:
+    def look_again_in(self, worker: str, request: ClaimRequest) -> float:
+        marks = self._marks_of(worker, request)
+        return marks.sweep_in() if marks else math.inf
+
+    def _marks_of(self, worker: str, request: ClaimRequest) -> Marks | None:
+        """Where this worker's scans begin; None: always at the front."""
+        if not request.unknown or not self._database.claim_sql.has_marks:
+            return None
+        if len(self._marks) >= _MOST_MARKS:  # many of them are of workers that have ended
+            self._marks.clear()
+        return self._marks.setdefault((worker, request.queues, request.unknown), Marks())
+
+    def in_one_statement(self, asked: Exchange) -> OneStatement | None:
         request = asked.request
-        marks = request.marks if request and request.unknown else None
-        if request is None or marks is None or not self._database.claim_sql.has_marks:
-            return self._database.exchange_fused(asked, plain)
-        if marks.sweep_due(request.unknown):
+        marks = self._marks_of(asked.worker, request) if request else None
+        if request is None or marks is None:
+            return self._database.in_one_statement(asked)
+        if marks.sweep_due():
             with self._database.read(asked.now) as db:  # not in the transaction: it may take long
                 sweep(db, request, marks)
         if marks.in_use:  # only plain transactions know marks
             return None
         with marks.timed():
-            return self._database.exchange_fused(asked, plain)
+            return self._database.in_one_statement(asked)
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-        if request.starts:
-            return finishing.without_expired(tx, worker, start(tx, worker, request))
         facts = tx.row("claim_facts", worker=worker, after=request.after)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         settings = queue_settings(tx) if has_settings else QueueSettings()
-        claiming = Claiming(tx, self._database.claim_sql, worker, request)
-        with timed(request):
-            claims = claiming.take(settings, has_isolated, next_queue)
-        claims = finishing.without_expired(tx, worker, claims)
-        if request.hand_over:
-            hand_over(tx, worker, claims)
-        return claims
+        marks = self._marks_of(worker, request)
+        at_marks = marks if marks and marks.in_use else None
+        scan = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
+        with marks.timed() if marks else nullcontext():
+            claims = scan.take(settings, has_isolated, next_queue)
+        return finishing.without_expired(tx, worker, claims)
+
+    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
+        if claims:
+            tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
+
+    def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
+        begun = claiming.start(tx, worker, *claim, queues)
+        return begun if begun and finishing.without_expired(tx, worker, [begun]) else None
 
     def pick_apart(
         self, worker: str, request: ClaimRequest, now: float | None

@@ -44,6 +44,7 @@ class Store:
 
         exchanges = Exchanges(database, self.source, refusals)
         self.exchange, self.held = exchanges.exchange, exchanges.held
+        self.hand_over, self.start = exchanges.hand_over, exchanges.start
         self.report, self.titles = with_retries(refusals.report), refusals.titles
 
         # Whoever rescues takes back jobs, too: a worker of rows may be the only one left.

@@ -1,4 +1,4 @@
--- Which job holds a unique key. A claim lets go of one that is held until then (`unique_until`, in {taken}); the insert
+-- Which job holds a unique key. A claim lets go of one that is held until then (`unique_until`, in {taking}); the insert
 -- of each database looks out for it (`insert_many`).
 
 -- While this is true of a job, nobody else gets its unique key; the unique indexes are made with it, too. To change it

@@ -6,28 +6,17 @@
 -- fragment: known
 (:unknown IS NULL OR task NOT IN (SELECT value FROM json_each(:unknown)))
 
--- fragment: first_by_levels
-{levels}
-SELECT {claim} FROM (SELECT priority AS number FROM level) one_level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs WHERE {eligible} AND priority = one_level.number ORDER BY {within} LIMIT :count)
-ORDER BY {order} LIMIT :count
-
--- The jobs that the marks name, level by level; of levels without marks, all.
+-- Where to look in each level: where the marks say, and without marks everywhere.
 -- fragment: levels_at_marks
 SELECT level.priority AS number, coalesce(json_extract(mark.value, '$.low'), 0) AS low, coalesce(json_extract(mark.value, '$.high'), 9223372036854775807) AS high
 FROM level LEFT JOIN json_each(:marks) mark ON json_extract(mark.value, '$.level') = level.priority
 WHERE level.priority IS NOT NULL
 
--- fragment: first_by_marks
+-- fragment: first_by_levels
 {levels}
 SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN (
     SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
 ORDER BY {order} LIMIT :count
-
--- name: marked_has_work
-{levels}
-SELECT 1 FROM ({levels_at_marks}) one_level WHERE (
-    SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} AND {at_mark} LIMIT 1) LIMIT 1
 
 -- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
 -- fragment: take_one
@@ -40,7 +29,7 @@ WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
 
 -- All at once cost 2.5 us each against 7; and while one by one is written, Python's other threads are let in between.
 -- name: mark_taken
-{taken} WHERE id IN ({ids})
+{taking} WHERE id IN ({ids})
 
 -- First claims that completed: a JSON object of their ids and results.
 -- name: finish_all_completed

@@ -1,14 +1,14 @@
-"""Where a worker's next scan of a queue begins, while many jobs of tasks that it does not know lie ahead.
+"""Where a worker's next scan of a queue begins, while many jobs of tasks that it leaves out lie ahead.
 
-Knows no database: `rowlock.stores.sql.claiming` fills it, and writes it into the claims.
+Knows no SQL: `claiming.py` fills the marks and writes them into claims. Only the store of jobs knows them.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from rowlock.strategies import Ordered, Strategy
 
@@ -22,16 +22,14 @@ _LAST_POSITION = 2**63 - 1
 
 
 class Marks:
-    """One worker's marks: in each queue and level, how far there is nothing for it.
+    """One worker's marks for one kind of request: in each queue and level, how far there is nothing for it.
 
     Used only after a claim has been slow, so that other claims stay as they are. A mark can delay a job, and
     never by more than the time between two sweeps; it is no promise about what lies before it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
-        self._left_out: Sequence[str] = ()  # for which tasks these hold
         self._sweep_at = 0.0
         self._is_old = False  # the last claim did not begin with a sweep
         self.in_use = False
@@ -42,30 +40,26 @@ class Marks:
 
         Not if it has just been seen that none are needed: large batches are slow without any jobs to skip.
         """
-        start = self._clock()
+        start = monotonic()
         yield
-        end = self._clock()
+        end = monotonic()
         if end - start >= SLOW_SECONDS and end >= self._sweep_at:
             self.in_use = True
 
-    def sweep_due(self, unknown: Sequence[str]) -> bool:
-        """Whether a claim that leaves out these tasks has to begin with a sweep."""
-        is_due = unknown != self._left_out or self._clock() >= self._sweep_at
+    def sweep_due(self) -> bool:
+        """Whether the next claim has to begin with a sweep."""
+        is_due = monotonic() >= self._sweep_at
         self._is_old = self.in_use and not is_due
         return self.in_use and is_due
 
     def sweep_in(self) -> float:
-        """After a claim that found less than was asked for: seconds after which another may find more.
+        """After a claim: seconds after which another one begins with a sweep, if this one did not."""
+        return max(0.0, self._sweep_at - monotonic()) if self._is_old else math.inf
 
-        Returned once for each claim, so that a worker that makes no more of them is not woken for sweeps.
-        """
-        was_old, self._is_old = self._is_old, False
-        return max(0.0, self._sweep_at - self._clock()) if was_old else math.inf
-
-    def begin_sweep(self, unknown: Sequence[str]) -> float:
+    def begin_sweep(self) -> float:
         """Forget the marks; returns the moment at which the sweep began."""
-        self._parts, self._left_out = {}, unknown
-        return self._clock()
+        self._parts = {}
+        return monotonic()
 
     def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
         """What a sweep has found in one queue."""
@@ -75,14 +69,14 @@ class Marks:
 
     def end_sweep(self, began: float) -> None:
         """All queues have been looked at; what was quick needs no marks."""
-        seconds = self._clock() - began
+        seconds = monotonic() - began
         self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, seconds / _SWEEPS_SHARE)
         self.in_use = seconds >= SLOW_SECONDS
 
-    def of(self, queue: str, strategy: Strategy) -> list[Part] | None:
-        """What a scan of this queue looks at; of levels that are not named, everything. None: no marks."""
-        levels = self._parts.get((queue, _newest(strategy))) if self.in_use else None
-        return None if levels is None else [part for parts in levels.values() for part in parts]
+    def of(self, queue: str, strategy: Strategy) -> list[Part]:
+        """What a scan of this queue looks at; of levels that are not named, everything."""
+        levels = self._parts.get((queue, _newest(strategy)), {})
+        return [part for parts in levels.values() for part in parts]
 
     def passed(self, queue: str, strategy: Strategy, claims: Iterable[Ordered]) -> None:
         """These were taken in the order of the strategy: the next scan goes on behind them."""
