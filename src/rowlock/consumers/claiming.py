@@ -84,7 +84,7 @@ class RowClaiming:
         form, ids = self._consumer.form, json_text(claims)
         if not claims or not form.holds:
             return 0
-        if form.reads_attempts:
+        if "attempts" in form.columns:
             tx.run("read_attempts", ids=ids)
         return tx.run("take_rows", ids=ids, worker=worker)
 

@@ -81,7 +81,7 @@ class TableMaintenance:
         if form.deadline is not None:
             error = claim_outcomes.not_begun_within(form.deadline)
             late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
-            failed = tx.run("fail_too_old", age=form.deadline, **(form.mark(late, 0) or {}))
+            failed = tx.run("fail_too_old", age=form.deadline, **(form.mark_values(late, 0) or {}))
             handed_over = tx.rows("late_claims", age=form.deadline)
             failed += self._fail_claims(tx, handed_over, Event.EXPIRED, error)
             if failed:

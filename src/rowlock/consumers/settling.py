@@ -67,7 +67,7 @@ class RowSettling:
             claim: (key, failures) for claim, key, failures in tx.rows("end_claims", ids=ids, worker=worker)
         }
         kept = [(one, *ended[one.claim]) for one in outcomes if one.claim in ended]
-        marks = [(key, form.mark(one, failures)) for one, key, failures in kept]
+        marks = [(key, form.mark_values(one, failures)) for one, key, failures in kept]
         if form.keeps_failures:
             self._keep_failures(tx, kept, [values.get("mark") if values else None for _, values in marks])
         for key in self._mark(tx, [(key, values) for key, values in marks if values is not None]):

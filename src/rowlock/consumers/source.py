@@ -223,7 +223,7 @@ class ConsumerSource:
             {
                 "claim_number": report.claim,
                 **msgspec.structs.asdict(report.progress),
-                **form.progress(report.progress.done, report.progress.total),
+                **form.progress_values(report.progress.done, report.progress.total),
             }
             for report in reports
             if report.progress is not None

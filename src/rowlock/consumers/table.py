@@ -11,7 +11,7 @@ from rowlock.consumers import conditions
 from rowlock.consumers.catalogue import Catalogue, Described
 from rowlock.consumers.columns import Columns
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms.status_column import StatusForm
+from rowlock.consumers.forms.status_column import Status
 from rowlock.consumers.indexes import Indexes
 from rowlock.consumers.table_sql import TableSql
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
@@ -25,7 +25,7 @@ class Table:
     """The table of one consumer in one store."""
 
     def __init__(self, database: Database, consumer: Consumer) -> None:
-        if database.dialect == "duckdb" and not isinstance(consumer.form, StatusForm):
+        if database.dialect == "duckdb" and not isinstance(consumer.form, Status):
             raise ConfigurationError(
                 f"{consumer.title}: state= and flag= are not for DuckDB: use status=Status(...), a "
                 "column with a word for each state"
@@ -147,11 +147,11 @@ def _explain_writes(table: Table, db: Session) -> None:
     writes = ["mark"]
     writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
     writes += ["clear_failed"] if form.shows_failures else []
-    done = form.mark(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
+    done = form.mark_values(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
     nobody = {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0, "row_key": None, "error": None}
     for name in writes:
         plan = {name: table.columns.dialect.explain + table.statements[name]}
-        db.using(plan).rows(name, **{**nobody, **form.progress(1.0, 2.0), **done})
+        db.using(plan).rows(name, **{**nobody, **form.progress_values(1.0, 2.0), **done})
 
 
 def _try_words(table: Table) -> None:

@@ -85,7 +85,7 @@ class TableSql:
 
     def _overdue(self) -> str:
         """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
-        due_at, created_at = self._consumer.due_at, self._consumer.form.created_at
+        due_at, created_at = self._consumer.due_at, self._consumer.form.columns.get("created_at")
         older = [self._columns.older(name) for name in (due_at, created_at) if name is not None]
         if len(older) == 2:
             return f"({older[0]} OR «due_at» IS NULL AND {older[1]})"
