@@ -93,8 +93,7 @@ class TableMaintenance:
         claiming, chosen = self._source.claiming, {"age": age, "count": _MOST_OVERDUE}
         for statement in ("retake_overdue", "take_overdue"):
             queued = [row[0] for row in tx.rows(statement, worker=_OVERDUE_HOLDER, **chosen)]
-            claiming.show(tx, _OVERDUE_HOLDER, queued)
-            claiming.hand_over(tx, _OVERDUE_HOLDER, queued)
+            claiming.show(tx, _OVERDUE_HOLDER, queued, begins=False)
         overdue = tx.rows("overdue_claims", age=age)
         failed = self._fail_claims(tx, overdue, Event.OVERDUE, claim_outcomes.overdue(age))
         if failed:

@@ -68,7 +68,7 @@ WITH picked AS MATERIALIZED (
     ORDER BY {ordering} LIMIT :count {lock_row}),
 c AS (
     INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-    SELECT «consumer», row_key, :worker, {now}, {now} FROM picked
+    SELECT «consumer», row_key, :worker, {now}, {begun} FROM picked
     ON CONFLICT (consumer, row_key) DO NOTHING
     RETURNING claim, row_key, failures, isolate, claimed_at)
 {claim_with_row} FROM c JOIN «table» ON «t».«key» = {claim_key}

@@ -64,16 +64,20 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 -- name: pick_returned
 {returned} {lock_row}
 
+-- A relay claims rows that other workers run: such a claim has not begun.
+-- fragment: begun
+CASE WHEN :begins = 1 THEN {now} END
+
 -- {beyond} is empty, or where the last scan ended.
 -- fragment: take_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT «consumer», {key_as_claimed}, :worker, {now}, {now} FROM «table» {by_index}
+SELECT «consumer», {key_as_claimed}, :worker, {now}, {begun} FROM «table» {by_index}
 WHERE {beyond}{free} ORDER BY {ordering} LIMIT :count
 RETURNING claim
 
 -- name: retake
 UPDATE rowlock_consumer_claims
-SET claim = {fresh_number}, batch_id = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET claim = {fresh_number}, batch_id = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {begun},
     error_kind = nullif(error_kind, 'refused')
 WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
@@ -296,16 +300,6 @@ WHERE consumer = «consumer» AND row_key NOT IN (SELECT its_row_key FROM {faile
 -- fragment: in_these
 (claim IN ({ids}) OR batch_id IN ({ids}))
 
--- A relay claims rows that other workers run: a claim that it hands over has not begun.
--- name: hand_over_rows
-UPDATE rowlock_consumer_claims SET started_at = NULL WHERE {in_these} AND claimed_by = :worker
-
--- fragment: held_in_these
-«key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND claimed_by = :worker) AND {markable}
-
--- name: show_handed_over
-UPDATE «table» SET {row_handed_over} WHERE {held_in_these}
-
 -- Moves claims that were handed over to the worker that begins them.
 -- name: start_rows
 UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
@@ -313,7 +307,8 @@ WHERE consumer = «consumer» AND {in_these} AND claimed_by IS NOT NULL AND star
 RETURNING claim
 
 -- name: show_started
-UPDATE «table» SET {row_started} WHERE {held_in_these}
+UPDATE «table» SET {row_started}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND claimed_by = :worker) AND {markable}
 
 -- Claims of rows that were due for too long: handed over and not begun, or held by a dead worker.
 -- name: overdue_claims

@@ -149,12 +149,7 @@ class ConsumerSource:
         tx = self.on(tx)
         if request.starts:
             return self._start(tx, worker, request.starts)
-        claims = self.claiming.take(tx, worker, request)
-        return self._handed_over(tx, worker, claims) if request.hand_over else claims
-
-    def _handed_over(self, tx: Session, worker: str, claims: list[Claim]) -> list[Claim]:
-        self.claiming.hand_over(tx, worker, [claim.claim for claim in claims])
-        return claims
+        return self.claiming.take(tx, worker, request)
 
     def _start(self, tx: Session, worker: str, starts: Sequence[ClaimKey]) -> list[Claim]:
         """Begin claims that a relay has handed over; if the consumer is paused, give them back."""
@@ -177,15 +172,14 @@ class ConsumerSource:
         for claim in (*retried, *(row[0] for row in fresh)):
             try:
                 with self.write(now) as tx:
-                    if self.claiming.show(tx, worker, [claim]):
+                    if self.claiming.show(tx, worker, [claim], not request.hand_over):
                         taken.append(claim)
                     else:  # the row is not due any more
                         tx.run("end_claims", ids=json_text([claim]), worker=worker)
             except DataRefused as error:
                 refused.append((Outcome(id=claim, claim=claim, ending=Ending.RELEASED), error))
         with self.write(now) as tx:
-            claims = self.claiming.claims_of(tx, worker, taken, retried)
-            return self._handed_over(tx, worker, claims) if request.hand_over else claims, refused
+            return self.claiming.claims_of(tx, worker, taken, retried), refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
         return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []

@@ -148,10 +148,12 @@ def _explain_writes(table: Table, db: Session) -> None:
     writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
     writes += ["clear_failed"] if form.shows_failures else []
     done = form.mark_values(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
-    nobody = {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0, "row_key": None, "error": None}
+    nobody = {"ids": "[]", "worker": "", "begins": 1, "charge": 0, "claim_number": 0}
     for name in writes:
         plan = {name: table.columns.dialect.explain + table.statements[name]}
-        db.using(plan).rows(name, **{**nobody, **form.progress_values(1.0, 2.0), **done})
+        db.using(plan).rows(
+            name, **{**nobody, "row_key": None, "error": None, **form.progress_values(1.0, 2.0), **done}
+        )
 
 
 def _try_words(table: Table) -> None:

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
 Word = str | int
-# What is written into a row when its claim is made, handed over, begun and given back, when it ends, when a
-# run reports progress, and when a failed row is made due again.
-CHANGES = (
-    *("row_taken", "row_handed_over", "row_started", "row_given_back"),
-    *("marked", "progress", "row_cleared"),
-)
+# What is written into a row when its claim is made, when another worker begins it, when it is given back,
+# when it ends, when a run reports progress, and when a failed row is made due again.
+CHANGES = ("row_taken", "row_started", "row_given_back", "marked", "progress", "row_cleared")
 # The pieces of SQL of which a form is made, as they are in a form that leaves them out.
 PIECES = {
     **dict.fromkeys(CHANGES, ""),

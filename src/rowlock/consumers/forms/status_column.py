@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from rowlock.consumers.columns import Columns
     from rowlock.consumers.dialects import Dialect
 
-_NOW = "now"
+_NOW = "«now»"
 # What is written into each column, and when: see `CHANGES`. `_NOW` is the time as the column holds it.
 _BOOKS: dict[str, dict[str, str]] = {
     "status": {"«running_word»": "row_taken", "«due_word»": "row_given_back row_cleared", "{word}": "marked"},
-    "started_at": {_NOW: "row_taken row_started", "NULL": "row_handed_over row_given_back row_cleared"},
+    "started_at": {
+        f"CASE WHEN :begins = 1 THEN {_NOW} END": "row_taken",  # a relay claims rows that others begin
+        _NOW: "row_started",
+        "NULL": "row_given_back row_cleared",
+    },
     "finished_at": {_NOW: "marked", "NULL": "row_taken row_cleared"},
     "claimed_by": {":worker": "row_taken row_started", "NULL": "row_given_back row_cleared"},
     "attempts": {  # while the row runs, the column counts this attempt, too
@@ -149,8 +153,8 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def _value(self, name: str, column: str, value: str, table: Columns) -> str:
         """The value as that column takes it."""
-        if value == _NOW:
-            return table.now_in(column)
+        if _NOW in value:
+            return value.replace(_NOW, table.now_in(column))
         match name:
             case "claimed_by" | "error":
                 return table.fitted(column, value)
