@@ -227,7 +227,7 @@ class ConsumerModel(RuleBasedStateMachine):
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
         events = {True: Event.FAIL, False: Event.RAISED}
         told = [
-            ["error", "oh", events[one], False, None, False] if isinstance(one, bool) else ["ok", one]
+            ["error", "oh", events[one], {"never": False}] if isinstance(one, bool) else ["ok", one]
             for one in answers
         ]
         assert ended(store, taken.claim, now=self.now, result=json.dumps(told)) is holds
