@@ -101,8 +101,7 @@ class RowClaiming:
         None if the relay took it back, another worker began it, or its rows are gone, which ends the claim.
         """
         ids = json_text([claim])
-        if "lock_handed_over" in self._table().statements:  # every transaction locks rows before claims
-            tx.rows("lock_handed_over", ids=ids)
+        tx.rows("lock_rows", ids=ids, worker=worker)
         begun = [row[0] for row in tx.rows("start_rows", ids=ids, worker=worker)]
         if not begun:
             return None

@@ -108,7 +108,7 @@ class TableMaintenance:
             outcome = claim_outcomes.decided(undecided, event, Facts(), self._consumer.retry, said)
             by_holder.setdefault(holder, []).append(outcome)
         settle = self._source.settling.settle
-        return sum(len(some) - len(settle(tx, holder, some)) for holder, some in by_holder.items())
+        return sum(len(some) - len(settle(tx, holder, some).lost) for holder, some in by_holder.items())
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Delete claims that wait for rows which are done or gone; log which rows cannot be read."""

@@ -1,4 +1,4 @@
-"""What `TableSql`, claiming and settling need of a form: the base class.
+"""What the table, claiming and settling need of a form: the base class.
 
 It knows no form of its own, and no database.
 """
@@ -27,6 +27,7 @@ PIECES = {
     **dict.fromkeys(("broken", "stale", "too_old"), "false"),
     "not_given_up": "true",
     "failed_rows": "«table»",
+    "kept_mark": "NULL",
     "row_attempts": "failures",
     "row_max_attempts": "NULL",
     "held_budget": "NULL",

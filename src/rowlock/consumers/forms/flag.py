@@ -51,8 +51,8 @@ class Flag(Form, msgspec.Struct, frozen=True):
             "markable": "NOT coalesce(«flag», false)",
             "marked": "«flag» = TRUE" + (f", «at» = {table.now_in(self.at)}" if self.at else ""),
             "row_done": "«flag» IS TRUE",
-            "row_failed": "(«flag» IS NOT TRUE AND ({failure}) IS NOT NULL)",
-            "not_given_up": "({failure}) IS NULL",
+            "row_failed": "(«flag» IS NOT TRUE AND (SELECT f.row_key {failure}) IS NOT NULL)",
+            "not_given_up": "(SELECT f.row_key {failure}) IS NULL",
             "failed_rows": "{rows_with_failures}",
         }
 

@@ -60,7 +60,7 @@ class JsonMember(Form, msgspec.Struct, frozen=True):
         return f"{self} is of type {kind}; it must be {known.wanted_state}, for it holds one JSON object"
 
     def pieces(self, table: Columns) -> dict[str, str]:
-        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
+        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared", "kept_mark")
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
             return words
