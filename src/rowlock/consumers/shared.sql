@@ -45,14 +45,14 @@ FROM rowlock_consumer_failures f WHERE f.consumer = «consumer» AND f.row_key =
 coalesce({member_state} = (SELECT f.mark {failure}), false)
 
 -- fragment: rows_with_failures
-(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
+(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») its_failures
 JOIN «table» ON «t».«key» = {its_key}
 
--- Claims with their rows, under names that no column of the user's has.
+-- Claims with their rows, under names that no table or column of the user's has.
 -- fragment: claims_and_rows
 (SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder, started_at AS its_start, run_at AS its_run_at,
         isolate AS its_isolate, failures AS its_failures, deaths AS its_deaths
- FROM rowlock_consumer_claims WHERE consumer = «consumer») claims
+ FROM rowlock_consumer_claims WHERE consumer = «consumer») its_claims
 JOIN «table» ON «t».«key» = {its_key}
 
 -- Claims that were given back and are due again; their rows may be done or gone by now.
