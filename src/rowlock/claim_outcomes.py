@@ -65,18 +65,19 @@ def after_error(
     claim: Claim, error: BaseException, retry: Retry, *, cancel_requested: bool = False, lost: bool = False
 ) -> Outcome:
     """What an error raised by a run makes of its claim."""
+    asked = asked_by(error, retry)
+    said = text_of(error)
+    return ended(claim, event_of(error), retry, said, cancel_requested=cancel_requested, lost=lost, **asked)
+
+
+def asked_by(error: BaseException, retry: Retry) -> dict[str, Any]:
+    """What an exception that a task raised asks for: the facts that it alone knows."""
     later = error if isinstance(error, RetryLater) else None
-    return ended(
-        claim,
-        event_of(error),
-        retry,
-        text_of(error),
-        cancel_requested=cancel_requested,
-        lost=lost,
-        never=isinstance(error, retry.never),
-        wait=later.seconds if later else None,
-        pause=later is not None and later.pause,
-    )
+    return {
+        "never": isinstance(error, retry.never),
+        "wait": later.seconds if later else None,
+        "pause": later is not None and later.pause,
+    }
 
 
 class Answers(list[Any]):

@@ -11,7 +11,6 @@ import pytest
 from rowlock import ConfigurationError, Fail, Flag, JobContext, Retry, Rowlock, Status
 from rowlock.consumers import overview
 from rowlock.consumers.column_times import time_form
-from rowlock.consumers.forms.status_column import StatusForm
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
 from tests.consumers.lab import Lab, store_of
@@ -186,8 +185,8 @@ def test_a_row_that_an_operator_retries_is_nobodys(queue: Lab) -> None:
     ("done", "total", "shown"), [(30, 60, 50), (500, None, 100), (-1, None, 0), (40, None, 40)]
 )
 def test_progress_in_percent_is_one(done: float, total: float | None, shown: float) -> None:
-    form = StatusForm(Status("status", progress="progress"), "render")
-    assert form.progress(done, total)["percent"] == shown
+    form = Status("status", progress="progress")
+    assert form.progress_values(done, total)["percent"] == shown
 
 
 def test_a_result_that_does_not_fit_fails_its_row_alone(queue: Lab) -> None:

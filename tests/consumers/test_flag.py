@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError, Flag, JobContext, Retry, Rowlock, Status, insights
+from rowlock import ConfigurationError, Fail, Flag, JobContext, Retry, RetryLater, Rowlock, Status, insights
 from rowlock.consumers import overview
 from rowlock.consumers.row import Row
 from rowlock.job import ClaimRequest, Ending
@@ -156,3 +156,21 @@ def test_two_forms_at_once_are_refused(app: Rowlock) -> None:
     for wrong in ({"column": "a%b"}, {"column": "a", "at": ""}):
         with pytest.raises(ConfigurationError, match="Flag"):
             Flag(**wrong)
+
+
+@pytest.mark.parametrize("name", ["failures", "claims"])
+def test_a_table_may_have_a_name_that_the_statements_use(lab: Lab, name: str) -> None:
+    table, tried = f"{lab.prefix}{name}", []
+    lab.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, uploaded BOOLEAN)")
+    lab.execute(f"INSERT INTO {table} (id) VALUES (1), (2)")
+    app = lab.app()
+
+    @app.consumer("uploader", table=table, flag=Flag("uploaded"))
+    def upload(row: Row) -> None:
+        tried.append(row.id)
+        raise RetryLater(0.0) if tried.count(row.id) == 1 else Fail("it is not taken")
+
+    app.consume("uploader", until_empty=True)
+    assert sorted(tried) == [1, 1, 2, 2]
+    assert overview.record(app.consumer_source("uploader")).failed == 2
+    assert overview.retry_failed(app.consumer_source("uploader")) == 2

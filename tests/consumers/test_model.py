@@ -227,7 +227,7 @@ class ConsumerModel(RuleBasedStateMachine):
         holds, store = self.holding(taken), cast("Store", self.stores[taken.consumer])
         events = {True: Event.FAIL, False: Event.RAISED}
         told = [
-            ["error", "oh", events[one], False, None, False] if isinstance(one, bool) else ["ok", one]
+            ["error", "oh", events[one], {"never": False}] if isinstance(one, bool) else ["ok", one]
             for one in answers
         ]
         assert ended(store, taken.claim, now=self.now, result=json.dumps(told)) is holds
@@ -287,8 +287,11 @@ class ConsumerModel(RuleBasedStateMachine):
             self.cells[key] = table.failed(cell, name, reason, held.failures)
 
     def remember(self, name: str, key: int, held: Held, reason: str) -> None:
-        """Which rows have failed, whether they are there or not; success is the row's own affair."""
+        """Which rows have failed; where they carry a mark, only if it was set."""
+        cell = self.cells.get(key)
         if held.state != "completed":
+            if not self.table.gives_up and (key not in self.cells or not self.table.markable(cell, name)):
+                return
             mark = self.table.failed({}, name, reason, held.failures)
             self.failures[name, key] = mark.get(name) if mark else True
         elif not self.table.gives_up:

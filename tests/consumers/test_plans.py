@@ -26,6 +26,7 @@ def plan(lab: Lab, store: Any, name: str) -> str:
     values = {
         "consumer": "birdnet",
         "worker": "w",
+        "begins": 1,
         "count": 4,
         "charge": 1,
         "queue": "birdnet",

@@ -212,7 +212,7 @@ def test_one_row_of_a_batch_is_refused_and_the_others_have_their_answers(lab: La
     store = store_of(app, "levels")
     who = register(app.store)
     (claim,) = store.exchange(who, request=ClaimRequest(count=1)).claims
-    answers = '[["ok",[1]],["ok",[2]],["error","no file","fail",false,null,false],["ok",[4]]]'
+    answers = '[["ok",[1]],["ok",[2]],["error","no file","fail",{"never":false}],["ok",[4]]]'
     got = store.exchange(who, [claim.ended(Ending.COMPLETED, result=answers)])
     assert (got.lost, got.refused, got.unwritable) == ([], [], [])
     marks = lab.marks("levels")

@@ -1,7 +1,6 @@
 """Several rows in one run: splits a function's answer, so that each row is settled on its own.
 
-Until it is split, the answer is JSON like any result: for each row ["ok", value] or ["error", text, event,
-never, wait, pause].
+Until then it is JSON like any result: for each row ["ok", value] or ["error", text, event, facts].
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rowlock.claim_outcomes import Answers, decided, event_of, text_of
+from rowlock.claim_outcomes import Answers, asked_by, decided, event_of, text_of
 from rowlock.codec import json_text
 from rowlock.consumers.row import Row
 from rowlock.endings import Event, Facts
@@ -59,20 +58,14 @@ def _answers(result: Any, rows: list[Row], retry: Retry) -> list[Any]:
         size = len(result) if isinstance(result, (list, tuple)) else type(result).__name__
         raise Fail(f"a batch of {len(rows)} rows needs a list of as many answers (or None), not {size}")
     answers = Answers(_answer(one, retry) for one in result)
-    answers.pause = any(_asks_for_pause(one) for one in result)
+    answers.pause = any(isinstance(one, RetryLater) and one.pause for one in result)
     return answers
-
-
-def _asks_for_pause(value: Any) -> bool:
-    return isinstance(value, RetryLater) and value.pause
 
 
 def _answer(value: Any, retry: Retry) -> list[Any]:
     if not isinstance(value, BaseException):
         return ["ok", value]
-    wait = value.seconds if isinstance(value, RetryLater) else None
-    never = isinstance(value, retry.never)
-    return ["error", text_of(value), event_of(value), never, wait, _asks_for_pause(value)]
+    return ["error", text_of(value), event_of(value), asked_by(value, retry)]
 
 
 def taken_apart(outcome: Outcome, members: Sequence[Member], retry: Retry) -> list[Outcome]:
@@ -91,6 +84,6 @@ def _answered(outcome: Outcome, member: Member, answer: list[Any], retry: Retry)
     plain = msgspec.structs.replace(outcome, result=None, pause=False)
     if answer[0] == "ok":
         return msgspec.structs.replace(plain, result=json_text(answer[1]))
-    _, said, event, never, wait, pause = answer
-    facts = Facts(failures=member.failures, max_attempts=member.budget, never=never, wait=wait, pause=pause)
+    _, said, event, asked = answer
+    facts = Facts(failures=member.failures, max_attempts=member.budget, **asked)
     return decided(plain, Event(event), facts, retry, said)

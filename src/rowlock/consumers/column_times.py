@@ -28,14 +28,12 @@ class ColumnTime(msgspec.Struct, frozen=True):
     fits: Fits
     now: str  # the current time as the column holds it
     seconds: str  # the column as Unix seconds
+    is_older: str  # whether the time is older than :age
     due_time: DueTime | None = None  # None: `due_at=` cannot name such a column
-    compared: str = "{0}"  # the column, so that it can be compared with `limit`
-    limit: str = ""  # the moment :age seconds ago; empty: as `now` writes it
 
     def older(self, column: str) -> str:
         """Whether the time in this column is older than :age."""
-        limit = self.limit or self.now.replace("{now}", "{now-age}")
-        return f"{self.compared.replace('{0}', column)} < {limit}"
+        return self.is_older.replace("{0}", column)
 
 
 def typed(pattern: str) -> Fits:
@@ -44,16 +42,12 @@ def typed(pattern: str) -> Fits:
     return lambda declared: match(declared) is not None
 
 
-def _postgresql(types: str, now: str, seconds: str, least: str = "", due_now: str = "") -> ColumnTime:
-    """`least` stands for a null in the column of `due_at=`."""
+def _compared(types: str, now: str, seconds: str, least: str = "", due_now: str = "") -> ColumnTime:
+    """Compared as the column holds it; `least` stands for a null in the column of `due_at=`."""
     column = f"coalesce(«due_at», {least})"  # one comparison, which an index can answer; with OR it cannot
     due = DueTime(f"{column} <= {due_now or now}", seconds.replace("{0}", f"min({column})"), f"({column})")
-    return ColumnTime(typed(types), now, seconds, due if least else None)
-
-
-def _duckdb(types: str, now: str, seconds: str, due_now: str = "") -> ColumnTime:
-    due = DueTime(f"(«due_at» IS NULL OR «due_at» <= {due_now})", seconds.replace("{0}", "min(«due_at»)"), "")
-    return ColumnTime(typed(types), now, seconds, due if due_now else None)
+    is_older = f"{{0}} < {now.replace('{now}', '{now-age}')}"
+    return ColumnTime(typed(types), now, seconds, is_older, due if least else None)
 
 
 # How SQLite writes the current time as a number.
@@ -62,17 +56,16 @@ NUMBERS = {"integer": "CAST({now} AS INTEGER)", "real": "{now}"}
 _SECONDS = """CASE WHEN typeof({0}) IN ('integer', 'real') THEN {0}
     ELSE coalesce((julianday({0}) - 2440587.5) * 86400.0,
                   CASE WHEN {0} NOT GLOB '*[^0-9.]*' THEN CAST({0} AS REAL) END) END"""
+_SQLITE_TEXT = ("strftime('«iso»', {now}, 'unixepoch')", _SECONDS, f"{_SECONDS} < {{now-age}}")
 _DUE_SECONDS = _SECONDS.replace("{0}", "«due_at»")
 _SQLITE_DUE = DueTime(f"(«due_at» IS NULL OR {_DUE_SECONDS} <= {{now}})", f"min({_DUE_SECONDS})", "«due_at»")
-_SQLITE_TEXT = ColumnTime(
-    typed("$|.*(DATE|TIME|TEXT|CHAR|NUM|DEC)"),
-    "strftime('«iso»', {now}, 'unixepoch')",
-    "(julianday({0}) - 2440587.5) * 86400.0",
-    _SQLITE_DUE,
-    _SECONDS,
-    "{now-age}",
-)
 NOT_A_TIME = f"«due_at» IS NOT NULL AND ({_DUE_SECONDS}) IS NULL"
+SQLITE = (
+    ColumnTime(typed(".*INT"), NUMBERS["integer"], "{0}", "{0} < {now-age}", _SQLITE_DUE),
+    ColumnTime(typed(".*(REAL|FLOA|DOUB)"), NUMBERS["real"], "{0}", "{0} < {now-age}", _SQLITE_DUE),
+    ColumnTime(typed("$|.*(DATE|TIME|TEXT|CHAR|NUM|DEC)"), *_SQLITE_TEXT, _SQLITE_DUE),
+    ColumnTime(typed(""), *_SQLITE_TEXT),
+)
 
 _EPOCH = "CAST(extract(epoch FROM {0}) AS double precision)"
 _UTC_EPOCH = _EPOCH.format("timezone('UTC', {0})")
@@ -81,42 +74,36 @@ _NUMBER = ("extract(epoch FROM {now})", "CAST({0} AS double precision)")
 _WHOLE = "CAST(floor(extract(epoch FROM {now})) AS bigint)"
 _UTC_NOW = "timezone('UTC', {now})"
 _INFINITY = "CAST('-infinity' AS {0})"
-_UTC = "make_timestamp(CAST({now} * 1000000 AS BIGINT))"  # DuckDB's TIMESTAMP has no zone
-
-SQLITE = (
-    ColumnTime(typed(".*INT"), NUMBERS["integer"], "{0}", _SQLITE_DUE, limit="{now-age}"),
-    ColumnTime(typed(".*(REAL|FLOA|DOUB)"), NUMBERS["real"], "{0}", _SQLITE_DUE),
-    _SQLITE_TEXT,
-    msgspec.structs.replace(_SQLITE_TEXT, fits=typed(""), due_time=None),
-)
 POSTGRESQL = (
-    _postgresql("timestamp.*with time zone", "{now}", _EPOCH, _INFINITY.format("timestamptz")),
-    _postgresql(".*with time zone", "{now}", _EPOCH),
-    _postgresql(".*timestamp", _UTC_NOW, _UTC_EPOCH, _INFINITY.format("timestamp")),
-    _postgresql("date$", f"CAST({_UTC_NOW} AS date)", _DATE_EPOCH, _INFINITY.format("date")),
-    _postgresql("(bigint|integer)$", *_NUMBER, "0", _WHOLE),
-    _postgresql("(double precision|real)$|numeric", *_NUMBER, "0", _EPOCH.format("{now}")),
-    _postgresql(".*(int|double|real|numeric)", *_NUMBER),
+    _compared("timestamp.*with time zone", "{now}", _EPOCH, _INFINITY.format("timestamptz")),
+    _compared(".*with time zone", "{now}", _EPOCH),
+    _compared(".*timestamp", _UTC_NOW, _UTC_EPOCH, _INFINITY.format("timestamp")),
+    _compared("date$", f"CAST({_UTC_NOW} AS date)", _DATE_EPOCH, _INFINITY.format("date")),
+    _compared("(bigint|integer)$", *_NUMBER, "0", _WHOLE),
+    _compared("(double precision|real)$|numeric", *_NUMBER, "0", _EPOCH.format("{now}")),
+    _compared(".*(int|double|real|numeric)", *_NUMBER),
     ColumnTime(
         typed(""),
         "CAST({now} AS text)",
         "CAST(NULL AS double precision)",
-        compared="CAST({0} AS timestamptz)",
-        limit="{now-age}",
+        "CAST({0} AS timestamptz) < {now-age}",
     ),
 )
+
+_UTC = "make_timestamp(CAST({now} * 1000000 AS BIGINT))"  # DuckDB's TIMESTAMP has no zone
 DUCKDB = (
-    _duckdb("TIMESTAMP WITH TIME ZONE$", "to_timestamp({now})", "epoch({0})", "to_timestamp({now})"),
-    _duckdb(".*WITH TIME ZONE", "to_timestamp({now})", "epoch({0})"),
-    _duckdb("TIMESTAMP", _UTC, "epoch({0})", _UTC),
-    _duckdb("DATE$", f"CAST({_UTC} AS DATE)", "epoch({0})", _UTC),
-    _duckdb(".*(INT|DOUBLE|FLOAT|DECIMAL)", "{now}", "CAST({0} AS DOUBLE)", "{now}"),
+    _compared(
+        "TIMESTAMP WITH TIME ZONE$", "to_timestamp({now})", "epoch({0})", _INFINITY.format("timestamptz")
+    ),
+    _compared(".*WITH TIME ZONE", "to_timestamp({now})", "epoch({0})"),
+    _compared("TIMESTAMP", _UTC, "epoch({0})", _INFINITY.format("timestamp")),
+    _compared("DATE$", f"CAST({_UTC} AS DATE)", "epoch({0})", _INFINITY.format("date"), _UTC),
+    _compared(".*(INT|DOUBLE|FLOAT|DECIMAL)", "{now}", "CAST({0} AS DOUBLE)", "0"),
     ColumnTime(
         typed(""),
         f"CAST({_UTC} AS VARCHAR)",
         "CAST(NULL AS DOUBLE)",
-        compared="TRY_CAST({0} AS TIMESTAMP)",
-        limit=_UTC.replace("{now}", "{now-age}"),
+        f"TRY_CAST({{0}} AS TIMESTAMP) < {_UTC.replace('{now}', '{now-age}')}",
     ),
 )
 

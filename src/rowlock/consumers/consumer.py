@@ -124,7 +124,7 @@ class Consumer(Runnable):
     @property
     def knows_due_time(self) -> bool:
         """Whether a column says since when a row has been due, so that it can be overdue."""
-        return self.due_at is not None or self.form.created_at is not None
+        return self.due_at is not None or "created_at" in self.form.columns
 
     @property
     def queue(self) -> str:

@@ -23,6 +23,7 @@ def _json(text: str) -> Any:
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One database."""
 
+    only_status: bool = False  # the other forms are not for this database
     state_type: Fits = typed("(?!)")
     wanted_state: str = "no type"
     boolean: Fits
@@ -95,5 +96,5 @@ DIALECTS = {
         trial_name="pg_temp.{t}",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(boolean=typed(".*BOOL"), times=column_times.DUCKDB, nulls_after="<>"),
+    "duckdb": Dialect(only_status=True, boolean=typed(".*BOOL"), times=column_times.DUCKDB, nulls_after="<>"),
 }

@@ -1,9 +1,6 @@
 -- What consumers say to DuckDB in its own way: with a status column only. No transaction waits for a lock: of two that
 -- change the same row, one is refused.
 
--- fragment: kept_mark
-:mark
-
 -- What a column of an enumeration may hold, for people.
 -- name: labels
 SELECT max(CASE WHEN data_type LIKE 'ENUM(%' THEN substr(data_type, 6, length(data_type) - 6) END)

@@ -13,13 +13,13 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.consumers.names import Order
-from rowlock.consumers.table_sql import DIRECTION
 from rowlock.consumers.trial import Trial
 from rowlock.errors import StoreError
 
 if TYPE_CHECKING:
     from rowlock.consumers.table import Table
 
+DIRECTION = {False: "", True: " DESC"}
 _FINGERPRINT = re.compile(r"rowlock [0-9a-f]{8}\b")
 
 
@@ -39,26 +39,25 @@ class Indexes:
         self._database = table.database
         self._consumer = table.consumer
         self._dialect = table.columns.dialect
-        self._sql = table.sql
 
     @cached_property
     def _wanted(self) -> dict[str, _Index]:
         """The indexes that the consumer should have, by name."""
         if not self._dialect.create:
             return {}
-        consumer, form, written = self._consumer, self._consumer.form, self._sql.pieces()
-        by_key, due = ((consumer.key, False),), written["due_condition"]
+        consumer, form, condition = self._consumer, self._consumer.form, self._table.condition
+        by_key, due = ((consumer.key, False),), condition("{due}")
         wanted = {consumer.index: _Index(consumer.position, due, is_of_due_rows=True)}
         if consumer.due_at is not None and not self._dialect.hints:
             wanted[f"rowlock_{consumer.name}_due_at"] = _Index((), due, is_of_due_rows=True)
         if not form.keeps_failures:
-            wanted[f"rowlock_{consumer.name}_failed"] = _Index(by_key, written["failed_condition"])
+            wanted[f"rowlock_{consumer.name}_failed"] = _Index(by_key, condition("{row_failed}"))
         if form.has_broken:  # small, and shared by all consumers of the table
             name = f"rowlock_{consumer.table[-1]}_{form.column}_broken"[:63]
-            wanted[name] = _Index(by_key, written["broken"])
+            wanted[name] = _Index(by_key, condition("{broken}"))
         if form.stale_after is not None:
             since = ((str(form.running_since), False),)
-            wanted[f"rowlock_{consumer.name}_running"] = _Index(since, written["running_condition"])
+            wanted[f"rowlock_{consumer.name}_running"] = _Index(since, condition("{markable}"))
         return wanted
 
     @cached_property
@@ -73,22 +72,22 @@ class Indexes:
             listed += [self._due_time] if self._due_time else []
             where += [f"(\n{part}\n)" for part, reason in self._tried.items() if reason is None]
         note = self._dialect.note_inside.format(self._fingerprint(name))
-        return self._sql.filled(
-            f"{self._dialect.create} {names.quoted(name)} ON «table» ({', '.join(listed)}){note} "
-            f"WHERE {' AND '.join(where)}"
+        return (
+            f"{self._dialect.create} {names.quoted(name)} ON {self._table.filled('«table»')} "
+            f"({', '.join(listed)}){note} WHERE {' AND '.join(where)}"
         )
 
     @property
     def _due_time(self) -> str:
         """The time as the last column: a scan skips rows that are not due yet without reading them."""
         due_time = self._table.columns.due_time
-        return due_time.indexed if due_time else ""
+        return self._table.filled(due_time.indexed) if due_time else ""
 
     def _fingerprint(self, name: str) -> str:
         """What an index was made for, in short; it is kept with the index."""
         index = self._wanted[name]
         last, user_condition = (self._due_time, self._consumer.where) if index.is_of_due_rows else ("", None)
-        made_for = (index.columns, self._sql.filled(index.condition), self._sql.filled(last), user_condition)
+        made_for = (index.columns, index.condition, last, user_condition)
         return f"rowlock {hashlib.sha256(repr(made_for).encode()).hexdigest()[:8]}"
 
     def is_outdated(self, name: str, kept: str) -> bool:

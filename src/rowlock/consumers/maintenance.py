@@ -81,7 +81,7 @@ class TableMaintenance:
         if form.deadline is not None:
             error = claim_outcomes.not_begun_within(form.deadline)
             late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
-            failed = tx.run("fail_too_old", age=form.deadline, **(form.mark(late, 0) or {}))
+            failed = tx.run("fail_too_old", age=form.deadline, **(form.mark_values(late, 0) or {}))
             handed_over = tx.rows("late_claims", age=form.deadline)
             failed += self._fail_claims(tx, handed_over, Event.EXPIRED, error)
             if failed:
@@ -93,8 +93,7 @@ class TableMaintenance:
         claiming, chosen = self._source.claiming, {"age": age, "count": _MOST_OVERDUE}
         for statement in ("retake_overdue", "take_overdue"):
             queued = [row[0] for row in tx.rows(statement, worker=_OVERDUE_HOLDER, **chosen)]
-            claiming.show(tx, _OVERDUE_HOLDER, queued)
-            claiming.hand_over(tx, _OVERDUE_HOLDER, queued)
+            claiming.show(tx, _OVERDUE_HOLDER, queued, begins=False)
         overdue = tx.rows("overdue_claims", age=age)
         failed = self._fail_claims(tx, overdue, Event.OVERDUE, claim_outcomes.overdue(age))
         if failed:
@@ -109,7 +108,7 @@ class TableMaintenance:
             outcome = claim_outcomes.decided(undecided, event, Facts(), self._consumer.retry, said)
             by_holder.setdefault(holder, []).append(outcome)
         settle = self._source.settling.settle
-        return sum(len(some) - len(settle(tx, holder, some)) for holder, some in by_holder.items())
+        return sum(len(some) - len(settle(tx, holder, some).lost) for holder, some in by_holder.items())
 
     def prune(self, keep: Retention, after: int, most: int, now: float | None = None) -> tuple[int, int]:
         """Delete claims that wait for rows which are done or gone; log which rows cannot be read."""

@@ -67,11 +67,9 @@ def retry_failed(source: ConsumerSource) -> int:
     with source.write() as tx:
         if form.keeps_failures:
             tx.run("forget_past_failures")
-            if form.shows_failures:
-                tx.run("clear_marks")
+        cleared = tx.run("clear_failed", error=None) if form.shows_failures else 0
+        if form.keeps_failures:
             cleared = tx.run("forget_failures")
-        else:
-            cleared = tx.run("clear_failed", error=None)
         source.database.wake_readers(tx, wake_name(".".join(source.consumer.table)))
     return cleared
 

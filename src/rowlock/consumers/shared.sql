@@ -15,8 +15,11 @@ CAST(«t».«key» AS text)
 -- fragment: held_keys
 SELECT {held_key}
 
--- What a database may have to add: a lock on the rows that are taken, and how they are to be looked for.
--- fragment: lock_row
+-- What a database may have to add: a lock on rows, without those that others have locked or after waiting for them,
+-- and how rows are to be looked for.
+-- fragment: lock_or_skip
+
+-- fragment: lock_or_wait
 
 -- fragment: walk_indexes
 
@@ -33,27 +36,30 @@ SELECT CAST(CAST(:word AS «status_type») AS text)
 -- fragment: free
 {ready} AND {not_given_up} AND {unclaimed}
 
--- A row that has failed, where the row itself has no mark for that.
+-- The record of a row that has failed, where the row itself does not tell that.
 -- fragment: failure
-SELECT f.row_key FROM rowlock_consumer_failures f
-WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+FROM rowlock_consumer_failures f WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
 
--- What the row was given when it failed; others may have set something else since.
--- fragment: failure_mark
-SELECT f.mark FROM rowlock_consumer_failures f
-WHERE f.consumer = «consumer» AND f.row_key = {key_as_claimed} LIMIT 1
+-- The row still has what it was given when it failed; others may have set something else since.
+-- fragment: row_failed_by_mark
+coalesce({member_state} = (SELECT f.mark {failure}), false)
 
 -- fragment: rows_with_failures
-(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») failures
+(SELECT row_key AS its_row_key FROM rowlock_consumer_failures WHERE consumer = «consumer») its_failures
+JOIN «table» ON «t».«key» = {its_key}
+
+-- Claims with their rows, under names that no table or column of the user's has.
+-- fragment: claims_and_rows
+(SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder, started_at AS its_start, run_at AS its_run_at,
+        isolate AS its_isolate, failures AS its_failures, deaths AS its_deaths
+ FROM rowlock_consumer_claims WHERE consumer = «consumer») its_claims
 JOIN «table» ON «t».«key» = {its_key}
 
 -- Claims that were given back and are due again; their rows may be done or gone by now.
 -- fragment: returned
-SELECT its_claim FROM (
-    SELECT claim AS its_claim, row_key AS its_row_key, run_at AS its_run_at FROM rowlock_consumer_claims
-    WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now} AND isolate BETWEEN :isolate_least AND :isolate_most) waiting
-JOIN «table» ON «t».«key» = {its_key}
-WHERE {ready} ORDER BY its_run_at, its_claim LIMIT :count
+SELECT its_claim FROM {claims_and_rows}
+WHERE its_holder IS NULL AND its_run_at <= {now} AND its_isolate BETWEEN :isolate_least AND :isolate_most AND {ready}
+ORDER BY its_run_at, its_claim LIMIT :count
 
 -- name: look_free
 SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
@@ -62,18 +68,22 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 {returned}
 
 -- name: pick_returned
-{returned} {lock_row}
+{returned} {lock_or_skip}
+
+-- A relay claims rows that other workers run: such a claim has not begun.
+-- fragment: begun
+CASE WHEN :begins = 1 THEN {now} END
 
 -- {beyond} is empty, or where the last scan ended.
 -- fragment: take_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
-SELECT «consumer», {key_as_claimed}, :worker, {now}, {now} FROM «table» {by_index}
+SELECT «consumer», {key_as_claimed}, :worker, {now}, {begun} FROM «table» {by_index}
 WHERE {beyond}{free} ORDER BY {ordering} LIMIT :count
 RETURNING claim
 
 -- name: retake
 UPDATE rowlock_consumer_claims
-SET claim = {fresh_number}, batch_id = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {now},
+SET claim = {fresh_number}, batch_id = NULL, claimed_by = :worker, claimed_at = {now}, started_at = {begun},
     error_kind = nullif(error_kind, 'refused')
 WHERE claim = :claim_number AND claimed_by IS NULL
 RETURNING claim
@@ -90,6 +100,13 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
                WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now}),
        (SELECT strategy FROM rowlock_queues WHERE name = «queue»){walk_indexes}
+
+-- Every transaction locks the rows, in one order, before it changes their claims: those of the worker, or those that
+-- nobody has begun.
+-- name: lock_rows
+SELECT 1 FROM «table» WHERE «t».«key» IN (
+    {held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND (claimed_by = :worker OR started_at IS NULL))
+ORDER BY «t».«key» {lock_or_wait}
 
 -- name: end_claims
 DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker
@@ -138,9 +155,9 @@ SET consumer = consumer, batch_id = NULL, claimed_by = NULL, claimed_at = NULL, 
     error_kind = coalesce(:error_kind, error_kind), done = NULL, total = NULL, note = NULL
 WHERE claim = :claim_number AND claimed_by = :worker
 
--- Deletes the claim of a row that was never tried: the row is claimed again in its old order.
--- name: forget_claim
-DELETE FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker AND failures = 0 AND isolate = 0 AND deaths = 0
+-- Of rows that were never tried: they are claimed again in their old order.
+-- name: forget_claims
+DELETE FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by IS NULL AND failures = 0 AND isolate = 0 AND deaths = 0
 
 -- A write, as in hold_claim.
 -- name: hold_claims
@@ -199,16 +216,11 @@ SELECT {now}, ({next_silent}),
 SELECT 1 FROM rowlock_consumer_claims
 WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now} AND isolate > 0 LIMIT 1
 
--- fragment: waiting_claims
-SELECT its_claim FROM (
-    SELECT claim AS its_claim, row_key AS its_row_key FROM rowlock_consumer_claims
-    WHERE consumer = «consumer» AND claimed_by IS NULL) waiting
-JOIN «table» ON «t».«key» = {its_key}
-
 -- Claims that wait for a row which is done, gone or not chosen any more.
 -- name: forget_the_idle
 DELETE FROM rowlock_consumer_claims
-WHERE consumer = «consumer» AND claimed_by IS NULL AND claim NOT IN ({waiting_claims} WHERE {chosen})
+WHERE consumer = «consumer» AND claimed_by IS NULL AND claim NOT IN (
+    SELECT its_claim FROM {claims_and_rows} WHERE its_holder IS NULL AND {chosen})
 
 -- name: broken_rows
 SELECT {key_as_claimed} FROM «table» WHERE {broken} LIMIT :count
@@ -222,13 +234,6 @@ SELECT 1 FROM «table» WHERE «bare_where» LIMIT 0
 
 -- name: try_condition
 SELECT 1 FROM «table» WHERE {ready} LIMIT 0
-
--- name: broken
-{broken}
-
--- The condition of the index of due rows; the user's own condition may not be possible in an index.
--- name: due_condition
-{due}
 
 -- name: count_ready
 SELECT coalesce(sum(CASE WHEN {due_now} THEN 1 ELSE 0 END), 0), coalesce(sum(CASE WHEN {due_now} THEN 0 ELSE 1 END), 0)
@@ -261,17 +266,12 @@ SELECT count(*) FROM «table» WHERE {row_done}
 -- name: oldest
 SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} ORDER BY {ordering} LIMIT 1
 
--- name: failed_condition
-{row_failed}
-
--- name: running_condition
-{markable}
-
--- name: done_condition
-{row_done}
-
 -- name: clear_failed
-UPDATE «table» SET {row_cleared} WHERE {row_failed}
+UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
+
+-- The mark that the row has by now.
+-- fragment: kept_mark_state
+(SELECT {member_state} FROM «table» WHERE «key» = {given_key})
 
 -- name: keep_failure
 INSERT INTO rowlock_consumer_failures (consumer, row_key, failed_at, failures, error, mark)
@@ -281,9 +281,6 @@ SET failed_at = excluded.failed_at, failures = excluded.failures, error = exclud
 
 -- name: forget_failure
 DELETE FROM rowlock_consumer_failures WHERE consumer = «consumer» AND row_key = :row_key
-
--- name: clear_marks
-UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
 
 -- name: forget_failures
 DELETE FROM rowlock_consumer_failures WHERE consumer = «consumer»
@@ -296,16 +293,6 @@ WHERE consumer = «consumer» AND row_key NOT IN (SELECT its_row_key FROM {faile
 -- fragment: in_these
 (claim IN ({ids}) OR batch_id IN ({ids}))
 
--- A relay claims rows that other workers run: a claim that it hands over has not begun.
--- name: hand_over_rows
-UPDATE rowlock_consumer_claims SET started_at = NULL WHERE {in_these} AND claimed_by = :worker
-
--- fragment: held_in_these
-«key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND claimed_by = :worker) AND {markable}
-
--- name: show_handed_over
-UPDATE «table» SET {row_handed_over} WHERE {held_in_these}
-
 -- Moves claims that were handed over to the worker that begins them.
 -- name: start_rows
 UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
@@ -313,31 +300,29 @@ WHERE consumer = «consumer» AND {in_these} AND claimed_by IS NOT NULL AND star
 RETURNING claim
 
 -- name: show_started
-UPDATE «table» SET {row_started} WHERE {held_in_these}
+UPDATE «table» SET {row_started}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE {in_these} AND claimed_by = :worker) AND {markable}
 
 -- Claims of rows that were due for too long: handed over and not begun, or held by a dead worker.
 -- name: overdue_claims
-SELECT its_claim, its_row_key, its_holder FROM (
-    SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
-    WHERE consumer = «consumer» AND claimed_by IS NOT NULL AND (started_at IS NULL OR NOT EXISTS (
-        SELECT 1 FROM rowlock_workers w WHERE w.id = claimed_by AND w.dead_at IS NULL))) held
-JOIN «table» ON «t».«key» = {its_key} WHERE {overdue}
+SELECT its_claim, its_row_key, its_holder FROM {claims_and_rows}
+WHERE its_holder IS NOT NULL AND {overdue} AND (its_start IS NULL OR NOT EXISTS (
+    SELECT 1 FROM rowlock_workers w WHERE w.id = its_holder AND w.dead_at IS NULL))
 
 -- Of rows that were not begun in time: claims that were handed over.
 -- name: late_claims
-SELECT its_claim, its_row_key, its_holder FROM (
-    SELECT claim AS its_claim, row_key AS its_row_key, claimed_by AS its_holder FROM rowlock_consumer_claims
-    WHERE consumer = «consumer» AND claimed_by IS NOT NULL AND started_at IS NULL AND failures = 0 AND deaths = 0) held
-JOIN «table» ON «t».«key» = {its_key} WHERE {too_old}
+SELECT its_claim, its_row_key, its_holder FROM {claims_and_rows}
+WHERE its_holder IS NOT NULL AND its_start IS NULL AND its_failures = 0 AND its_deaths = 0 AND {too_old}
 
 -- Claims that wait to be tried again.
 -- name: retake_overdue
 UPDATE rowlock_consumer_claims SET claimed_by = :worker, claimed_at = {now}, started_at = NULL
-WHERE claimed_by IS NULL AND claim IN ({waiting_claims} WHERE {ready} AND {overdue} LIMIT :count)
+WHERE claimed_by IS NULL AND claim IN (
+    SELECT its_claim FROM {claims_and_rows} WHERE its_holder IS NULL AND {ready} AND {overdue} LIMIT :count)
 RETURNING claim
 
 -- name: take_overdue
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at)
-SELECT «consumer», {key_as_claimed}, :worker, {now} FROM «table» WHERE {free} AND {overdue} LIMIT :count {lock_row}
+SELECT «consumer», {key_as_claimed}, :worker, {now} FROM «table» WHERE {free} AND {overdue} LIMIT :count {lock_or_skip}
 ON CONFLICT (consumer, row_key) DO NOTHING
 RETURNING claim

@@ -47,6 +47,7 @@ class ConsumerSource:
         self._lock = threading.Lock()
         self._table: Table | None = None
         self.claiming = RowClaiming(consumer, lambda: self.table)
+        self.settling = RowSettling(consumer, lambda: self.table)
         self._switched_off = self._told_when = False  # by the user's own `when=`
         self._told_index = False
         maintenance = TableMaintenance(self)
@@ -106,12 +107,7 @@ class ConsumerSource:
 
     def on(self, session: Session, style: str | None = None) -> Session:
         """The same session with the statements that were written for the table."""
-        return session.using(self.table.statements if style is None else self.table.on(style))
-
-    @property
-    def settling(self) -> RowSettling:
-        """One for each transaction: it collects the rows that it could not mark."""
-        return RowSettling(self.consumer, self.table)
+        return session.using(self.table.on(style))
 
     # -- claiming and finishing ------------------------------------------------------------------
 
@@ -147,11 +143,8 @@ class ConsumerSource:
     def in_one_statement(self, asked: Exchange) -> OneStatement | None:
         return None
 
-    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-        return self.claiming.take(self.on(tx), worker, request)
-
-    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-        self.claiming.hand_over(self.on(tx), worker, [claim.claim for claim in claims])
+    def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
+        return self.claiming.take(self.on(tx), worker, request, begins)
 
     def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
         """Begin a claim that a relay has handed over; if the consumer is paused, give it back."""
@@ -163,7 +156,7 @@ class ConsumerSource:
         return None if is_paused else begun
 
     def pick_apart(
-        self, worker: str, request: ClaimRequest, now: float | None
+        self, worker: str, request: ClaimRequest, begins: bool, now: float | None
     ) -> tuple[list[Claim], list[tuple[Outcome, DataRefused]]] | None:
         """Claim row by row, if claims show in the user's rows: a row that refuses is held, and not run."""
         if not self.consumer.form.holds:
@@ -171,11 +164,11 @@ class ConsumerSource:
         taken: list[int] = []
         refused: list[tuple[Outcome, DataRefused]] = []
         with self.write(now) as tx:
-            retried, fresh = self.claiming.pick(tx, worker, request)
+            retried, fresh = self.claiming.pick(tx, worker, request, begins)
         for claim in (*retried, *(row[0] for row in fresh)):
             try:
                 with self.write(now) as tx:
-                    if self.claiming.show(tx, worker, [claim]):
+                    if self.claiming.show(tx, worker, [claim], begins):
                         taken.append(claim)
                     else:  # the row is not due any more
                         tx.run("end_claims", ids=json_text([claim]), worker=worker)
@@ -185,7 +178,7 @@ class ConsumerSource:
             return self.claiming.claims_of(tx, worker, taken, retried), refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        return self.settling.settle(self.on(tx), worker, outcomes) if outcomes else []
+        return self.settling.settle(self.on(tx), worker, outcomes).lost if outcomes else []
 
     def parts(self, db: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         parts = self.settling.parts(self.on(db), worker, outcomes)
@@ -220,7 +213,7 @@ class ConsumerSource:
             {
                 "claim_number": report.claim,
                 **msgspec.structs.asdict(report.progress),
-                **form.progress(report.progress.done, report.progress.total),
+                **form.progress_values(report.progress.done, report.progress.total),
             }
             for report in reports
             if report.progress is not None
@@ -241,11 +234,11 @@ class ConsumerSource:
         self, tx: Session, style: str, worker: str, outcome: Outcome, report: Report | None
     ) -> bool:
         """Mark the row and end the claim in the task's own transaction."""
-        settling = self.settling
-        if settling.settle(self.on(tx, style), worker, [outcome]):
+        lost, unmarked = self.settling.settle(self.on(tx, style), worker, [outcome])
+        if lost:
             return False
-        if settling.unmarked:
-            said = f"row {settling.unmarked[0]} was deleted or changed by others; what was written is undone"
+        if unmarked:
+            said = f"row {unmarked[0]} was deleted or changed by others; what was written is undone"
             # The other rows of a batch are tried again, without this row: it is not due any more.
             raise Fail(said) if self.consumer.batch is None else RetryLater(0.0, said)
         _log([] if report is None else [report])
@@ -255,10 +248,9 @@ class ConsumerSource:
         """Write the run's progress and hold its claims until the task commits."""
         tx, worker = self.on(tx, style), claim.claimed_by
         reports = [] if report is None else [report]
-        if reports and "lock_rows" in self.table.statements:  # every transaction locks rows before claims
-            members = tx.rows("members", ids=json_text([claim.claim]), worker=worker)
-            tx.rows("lock_rows", ids=json_text([one[1] for one in members]), worker=worker)
-        self._show_progress(tx, reports)
+        if reports:
+            tx.rows("lock_rows", ids=json_text([claim.claim]), worker=worker)
+            self._show_progress(tx, reports)
         # A worker is declared dead before its rows are taken back, perhaps one by one: so both are checked.
         held = tx.run("hold_claims", claim_number=claim.claim, worker=worker)
         if not held or tx.row("worker_lives", worker=worker) is None:
@@ -310,9 +302,8 @@ class ConsumerSource:
 
     def ended_condition(self, failed_too: bool) -> str:
         """The SQL condition on a row of the table that this consumer is done with it, or has failed on it."""
-        written = self.table.statements
-        done = written["done_condition"]
-        return f"({done} OR {written['failed_condition']})" if failed_too else f"({done})"
+        ended = "({row_done} OR {row_failed})" if failed_too else "({row_done})"
+        return self.table.condition(ended).replace("%", self.table.columns.dialect.percent)
 
     def record(self, exact: bool = False) -> ConsumerRecord:
         """Its counts, for front ends; `exact` also counts done rows, which reads the whole table."""

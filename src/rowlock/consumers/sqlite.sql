@@ -22,15 +22,12 @@ CASE WHEN «state» IS NULL THEN 0 WHEN NOT json_valid(«state») THEN 1
 -- fragment: row_failed_state
 («state» IS NOT NULL AND json_valid(«state») AND json_type(«state», '$."«name»".failed') IS NOT NULL)
 
--- With CASE, because here AND would look at both of its sides.
--- fragment: row_failed_by_mark
-coalesce(CASE WHEN json_valid(«state») THEN json_quote(json_extract(«state», '$."«name»"')) = ({failure_mark}) END, 0)
+-- With CASE, because outside of a condition AND would look at both of its sides.
+-- fragment: member_state
+CASE WHEN json_valid(«state») THEN json_quote(json_extract(«state», '$."«name»"')) END
 
 -- fragment: row_done_state
 (CASE WHEN json_valid(«state») THEN json_extract(«state», '$."«name»"') IS NOT NULL AND NOT {row_failed} ELSE 0 END)
-
--- fragment: kept_mark
-json_quote(json_extract(json_set('{}', '$.mark', json(:mark)), '$.mark'))
 
 -- fragment: row_cleared_state
 «state» = json_remove(«state», '$."«name»"')

@@ -1,58 +1,54 @@
 """A consumer's table: read from the catalogue once and checked, with the statements written for it.
 
-It is checked when it is first looked at, not at the first claim.
+The user's names, words and condition are put into them; what a claim or a run brings is always bound.
 """
 
 from __future__ import annotations
 
-from itertools import combinations
+import re
+from collections.abc import Callable
+from functools import cached_property
 
-from rowlock.consumers import conditions
-from rowlock.consumers.catalogue import Catalogue, Described
+from rowlock.consumers import checks, conditions, names
+from rowlock.consumers.catalogue import Catalogue
+from rowlock.consumers.column_times import NOT_A_TIME
 from rowlock.consumers.columns import Columns
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms.status_column import StatusForm
-from rowlock.consumers.indexes import Indexes
-from rowlock.consumers.table_sql import TableSql
-from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
-from rowlock.job import Ending, Outcome
+from rowlock.consumers.forms.base import PIECES
+from rowlock.consumers.indexes import DIRECTION, Indexes
+from rowlock.errors import TRANSIENT, StoreError
 from rowlock.stores.sql.database import Database
-from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
+
+_PACKAGE = "rowlock.consumers"
+_MARK = re.compile(r"«(\w+)»")
+# Keys in rowlock's own tables, which are text there, as values of the user's column.
+_KEYS = {
+    "claim_key": "c.row_key",
+    "claimed_key": "rowlock_consumer_claims.row_key",
+    "its_key": "its_row_key",
+    "held_key": "row_key",
+    "given_key": ":row_key",
+}
 
 
 class Table:
-    """The table of one consumer in one store."""
+    """The table of one consumer in one store; it is checked here, and not at the first claim."""
 
     def __init__(self, database: Database, consumer: Consumer) -> None:
-        if database.dialect == "duckdb" and not isinstance(consumer.form, StatusForm):
-            raise ConfigurationError(
-                f"{consumer.title}: state= and flag= are not for DuckDB: use status=Status(...), a "
-                "column with a word for each state"
-            )
         self.database = database
         self.consumer = consumer
         self.catalogue = Catalogue(database, consumer.table)
         found = self.catalogue.describe()
         self.columns = Columns(database, consumer, found.columns)
-        _check_columns(consumer, self.columns, found)
-        self.sql = TableSql(database, consumer, self.columns)
+        self._dialect = self.columns.dialect
+        checks.check_columns(consumer, self.columns, found)
         self.indexes = Indexes(self)
-        self._by_style: dict[str, Statements] = {}
+        self._by_style: dict[str | None, Statements] = {}
         self.has_index = self.index_reads_clock = False
         self.index_trouble = ""  # why there is no index that can be used
-        self.statements = self._written(None)
-        _rehearse(self)
+        checks.rehearse(self)
         self.look_for_index()
-
-    def on(self, style: str) -> Statements:
-        """The statements for a user's connection; written once, because runs hold a lock when they ask."""
-        if style not in self._by_style:
-            self._by_style[style] = self._written(style)
-        return self._by_style[style]
-
-    def _written(self, style: str | None) -> Statements:
-        return self.sql.written(style, by_index=self.has_index and self.columns.dialect.hints)
 
     def plan(self) -> str:
         """How the database finds the next row, in its own words."""
@@ -68,130 +64,147 @@ class Table:
         self.index_trouble = (
             "was made for another condition or order" if is_outdated else "is missing or does not fit it"
         )
-        self.has_index = there is not None and not is_outdated
         # An older rowlock may have created it without a check: SQLite then refuses every insert.
         self.index_reads_clock = conditions.may_read_clock(kept.partition(" WHERE ")[2])
-        if self.has_index and self.columns.dialect.hints:
-            self.statements = self._written(None)
+        self._use_index(there is not None and not is_outdated)
+        if self.has_index and self._dialect.hints:
             try:
                 with self.database.read() as db:
                     db.using(self.statements).rows("look_free")
             except TRANSIENT:
                 raise
             except StoreError:  # the index was created for another condition or order
-                self.has_index = False
-                self.statements = self._written(None)
+                self._use_index(False)
 
+    def _use_index(self, has_index: bool) -> None:
+        self.has_index = has_index
+        if self._dialect.hints:  # the statements name it, or do not
+            self._by_style = {}
 
-def _check_columns(consumer: Consumer, columns: Columns, found: Described) -> None:
-    """Raise unless the columns are there, of a type that fits, and the key is unique."""
-    place, types, who = ".".join(consumer.table), columns.types, consumer.title
-    if not types:
-        raise ConfigurationError(f"{who}: there is no table {place} in this database; create it first")
-    for what, name in consumer.needed():
-        if name not in types:
-            raise ConfigurationError(
-                f"{who}: {what}={name!r}, but {place} has no such column; it has: {', '.join(types)}"
-            )
-    if consumer.key not in found.unique:
-        raise ConfigurationError(
-            f"{who}: key={consumer.key!r} is not unique in {place}: name its primary key, or a column with a "
-            "unique index of its own"
+    # -- its statements --------------------------------------------------------------------------
+
+    @property
+    def statements(self) -> Statements:
+        """The statements for the store's own connections."""
+        return self.on(None)
+
+    def on(self, style: str | None) -> Statements:
+        """The statements for a user's connection; written once, because runs hold a lock when they ask."""
+        if style not in self._by_style:
+            self._by_style[style] = self._written(style)
+        return self._by_style[style]
+
+    def _written(self, style: str | None) -> Statements:
+        written = self._pieces(style)
+        for name, backwards in (("", False), ("_backwards", True)):
+            for beyond, where in (("", ""), ("_beyond", f"{self._beyond(backwards)} AND ")):
+                words = {"ordering": self._ordering(backwards), "beyond": where}
+                written[f"take_free{beyond}{name}"] = written.write("{take_free}", words)
+        percent = self._dialect.percent if style is None else "%%" if style == "pyformat" else "%"
+        fill = self._filler(percent)
+        filled = {name: fill(text) for name, text in written.items()}
+        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+
+    def condition(self, text: str) -> str:
+        """A condition on the table's rows, such as "{due}", as an administrator would write it."""
+        return self.filled(self._unfilled.write(text, {}))
+
+    def filled(self, text: str) -> str:
+        """The text with the user's names in place of the marks in «»."""
+        return self._filler("%")(text)
+
+    @cached_property
+    def _unfilled(self) -> Statements:
+        return self._pieces(None)
+
+    def _pieces(self, style: str | None) -> Statements:
+        """The statements without the user's names, which are still marks in «»."""
+        by_index = self.has_index and self._dialect.hints
+        consumer, due_time, dialect = self.consumer, self.columns.due_time, self._dialect
+        first, *_ = ordered = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
+        first_time = dialect.column_time(self.columns.types[consumer.position[0][0]])
+        words = {
+            **PIECES,
+            **consumer.form.pieces(self.columns),
+            **{name: dialect.as_type.format(given, "«key_type»") for name, given in _KEYS.items()},
+            "word": dialect.as_type.format(":word", "«status_type»"),
+            "order_as_text": dialect.as_text.format(first),
+            "order_seconds": first_time.seconds.replace("{0}", first),
+            "place": "".join(f"{dialect.as_text.format(column)}, " for column in ordered[:-1]),
+            "ordering": self._ordering(backwards=False),
+            "indexed": "{due}" + (" AND «where»" if consumer.where else ""),
+            "due_now": due_time.due if due_time else "true",
+            "next_due_at": due_time.next if due_time else "NULL",
+            "not_a_time": NOT_A_TIME,
+            "overdue": self._overdue(),
+            "by_index": f"INDEXED BY {names.quoted(consumer.index)}" if by_index else "",
+        }
+        sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.database.dialect}.sql"))
+        return self.database.statements(*sources, words=words, style=style)
+
+    def _filler(self, percent: str) -> Callable[[str], str]:
+        """Fills the marks in a text; `percent` is how the user's % is written."""
+        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
+        return lambda text: _MARK.sub(lambda match: theirs[match[1]], text)
+
+    def _overdue(self) -> str:
+        """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
+        due_at, created_at = self.consumer.due_at, self.consumer.form.columns.get("created_at")
+        older = [self.columns.older(name) for name in (due_at, created_at) if name is not None]
+        if len(older) == 2:
+            return f"({older[0]} OR «due_at» IS NULL AND {older[1]})"
+        return older[0] if older else "false"
+
+    def _beyond(self, backwards: bool) -> str:
+        """The rows after the position that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
+        consumer, types = self.consumer, self.columns.types
+        columns = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
+        signs = ["<" if down != backwards else ">" for _, down in consumer.position]
+        marks = [
+            self._dialect.as_type.format(f":mark_{place}", types[name])
+            for place, (name, _) in zip(consumer.places, consumer.position, strict=True)
+        ]
+        # A null is never greater or less. Nulls in the first column are found when no other row is left.
+        nulls = [
+            f" OR {column} IS NULL"
+            if sign in self._dialect.nulls_after and self.columns.may_be_null(name)
+            else ""
+            for column, sign, (name, _) in zip(columns, signs, consumer.position, strict=True)
+        ]
+        nulls[0] = nulls[-1] = ""
+        if len(set(signs)) == 1 and not any(nulls):
+            return f"({', '.join(columns)}) {signs[0]} ({', '.join(marks)})"
+        condition = f"{columns[-1]} {signs[-1]} {marks[-1]}"
+        for column, sign, mark, null in reversed(list(zip(columns, signs, marks, nulls, strict=True))[:-1]):
+            condition = f"({column} {sign} {mark}{null} OR ({column} = {mark} AND {condition}))"
+        # The first part finds the position in the index, the rest skips rows with the same first column.
+        return f"({columns[0]} {signs[0]}= {marks[0]} AND {condition})"
+
+    def _ordering(self, backwards: bool) -> str:
+        return ", ".join(
+            f"«t».{names.quoted(name)}{DIRECTION[down != backwards]}" for name, down in self.consumer.position
         )
-    if consumer.due_at is not None and columns.due_time is None:
-        raise ConfigurationError(
-            f"{who}: due_at={consumer.due_at!r} is of type {types[consumer.due_at]} "
-            f"in {place}, which is no time; it must be a timestamp, a date, or a number (Unix seconds)"
-        )
-    refusal = consumer.form.refusal(types, columns.dialect)
-    if refusal is not None:
-        raise ConfigurationError(f"{who}: in {place}, {refusal}")
 
-
-def _rehearse(table: Table) -> None:
-    """Try the statements of a consumer on its table, which changes nothing; raise if one does not work."""
-    consumer, database, statements = table.consumer, table.database, table.statements
-    if consumer.form.words:
-        _try_words(table)
-    what = str(consumer.form)
-    try:
-        with database.read() as db:
-            tx = db.using(statements)
-            tx.rows("try_form")
-            what = f"where={consumer.where!r}"
-            tx.rows("try_where")
-            tx.rows("try_condition")
-            what = str(consumer.form)
-            _explain_writes(table, db)
-    except TRANSIENT:  # a lost connection or a lock says nothing about the consumer
-        raise
-    except StoreError as error:
-        # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
-        said = " ".join(str(error.__cause__ or error).split())
-        raise ConfigurationError(
-            f"{consumer.title}: its {what} does not work on {'.'.join(consumer.table)}: {said}"
-        ) from error
-    if consumer.due_at is not None and "not_a_time" in statements:
-        with database.read() as db:
-            wrong = db.using(statements).rows("not_a_time")
-        if wrong:
-            raise ConfigurationError(
-                f"{consumer.title}: due_at={consumer.due_at!r}: {wrong[0][0]!r} in that column "
-                "is no time; it must be Unix seconds, or text such as '2026-05-01 10:00:00' (UTC)"
-            )
-
-
-def _explain_writes(table: Table, db: Session) -> None:
-    """Let the database explain the statements that change the user's rows, which runs none of them."""
-    form = table.consumer.form
-    writes = ["mark"]
-    writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
-    writes += ["clear_failed"] if form.shows_failures else []
-    done = form.mark(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
-    nobody = {"ids": "[]", "worker": "", "charge": 0, "claim_number": 0, "row_key": None, "error": None}
-    for name in writes:
-        plan = {name: table.columns.dialect.explain + table.statements[name]}
-        db.using(plan).rows(name, **{**nobody, **form.progress(1.0, 2.0), **done})
-
-
-def _try_words(table: Table) -> None:
-    """Raise if two words are the same value in the column; only the database knows its type."""
-    who, form = table.consumer.title, table.consumer.form
-    kind = table.columns.types[form.column]
-    place = f"{'.'.join(table.consumer.table)}.{form.column}, which is of type {kind or 'ANY'}"
-    written = {f"{name}={word!r}": word for name, word in form.words.items()}
-    said = ""
-    try:
-        with table.database.undone() as db:
-            tx = db.using(table.statements)
-            if "make_words" in table.statements:
-                tx.run("make_words")
-            for said, word in written.items():
-                ((kept,),) = tx.rows("try_word", word=word)
-                if table.columns.dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
-                    raise ConfigurationError(
-                        f"{who}: Status({said}) does not fit into {place}: it would be cut to {kept!r}"
-                    )
-            for one, other in combinations(written, 2):
-                said = f"{one} and {other}"
-                if tx.row("count_values", word=written[one], other_word=written[other])[0] == 1:
-                    raise ConfigurationError(
-                        f"{who}: Status({said}): these are one value in {place}; choose words that "
-                        "differ there"
-                    )
-    except TRANSIENT:
-        raise
-    except StoreError as error:
-        labels = _labels(table)
-        reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
-        raise ConfigurationError(f"{who}: Status({said}) does not work in {place}: {reason}") from error
-
-
-def _labels(table: Table) -> str | None:
-    """The labels of a status column that is an enumeration; None if its type is something else."""
-    if "labels" not in table.statements:
-        return None
-    with table.database.read() as db:
-        place = {"table": table.catalogue.table, "name": table.consumer.form.column}
-        ((labels,),) = db.using(table.statements).rows("labels", **place)
-    return None if labels is None else str(labels)
+    def _theirs(self) -> dict[str, str]:
+        """The user's names, quoted, and the user's own condition."""
+        consumer, form, types = self.consumer, self.consumer.form, self.columns.types
+        *_, table = parts = [names.quoted(part) for part in consumer.table]
+        return {
+            "table": ".".join(parts),
+            "t": table,
+            "key": names.quoted(consumer.key),
+            "key_type": types[consumer.key],
+            "columns": ", ".join(f"{table}.{names.quoted(name)}" for name in self.columns.given),
+            "consumer": names.literal(consumer.name),
+            "queue": names.literal(consumer.queue),
+            "name": consumer.name,
+            "due_at": names.quoted(consumer.due_at or ""),
+            "status": "",
+            **{mark: names.quoted(name) for mark, name in form.columns.items()},
+            **{f"{name}_word": names.literal(word) for name, word in form.words.items()},
+            "status_type": types[form.column],
+            **self.columns.time_formats,
+            # On lines of its own: the condition may end in a comment.
+            "where": f"(\n{consumer.where}\n)",
+            "bare_where": f"{consumer.where or '1 = 1'}\n",
+        }

@@ -31,7 +31,7 @@ class Trial:
     def __init__(self, table: Table) -> None:
         self._database = table.database
         self._dialect = table.columns.dialect
-        self._names = {name: table.sql.filled(f"«{name}»") for name in ("t", "table", "key")}
+        self._names = {name: table.filled(f"«{name}»") for name in ("t", "table", "key")}
         self._place = self._dialect.trial_name.format(**self._names)
         with table.database.read() as db:
             # Of each: its name, its type's category, whether it can and whether it must be set.

@@ -76,12 +76,11 @@ class Source(Protocol):
         """The exchange in one statement, without a transaction around it; None: it takes a transaction."""
         ...
 
-    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
-        """Take claims; raises `WorkerGone` if the worker was declared dead."""
-        ...
+    def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
+        """Take claims; with `begins` False for others, who begin them by `start`.
 
-    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-        """Say of claims that were just taken that they have not begun: others begin them."""
+        Raises `WorkerGone` if the worker was declared dead.
+        """
         ...
 
     def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
@@ -92,7 +91,7 @@ class Source(Protocol):
         ...
 
     def pick_apart(
-        self, worker: str, request: ClaimRequest, now: float | None
+        self, worker: str, request: ClaimRequest, begins: bool, now: float | None
     ) -> tuple[list[Claim], list[tuple[Outcome, DataRefused]]] | None:
         """Claim one by one, where a claim itself may be refused; None if it cannot be."""
         ...

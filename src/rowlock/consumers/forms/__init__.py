@@ -5,18 +5,18 @@ Only data: which pieces of SQL make up the form, which columns they name, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rowlock.consumers.forms.base import Form
-from rowlock.consumers.forms.flag import Flag, FlagForm
-from rowlock.consumers.forms.json_member import Failed, StateForm
-from rowlock.consumers.forms.status_column import Status, StatusForm
+from rowlock.consumers.forms.flag import Flag
+from rowlock.consumers.forms.json_member import Failed, JsonMember
+from rowlock.consumers.forms.status_column import Status
 from rowlock.errors import ConfigurationError
 
 __all__ = ["Failed", "Flag", "Form", "Status", "of"]
 
-_FORMS: dict[str, Callable[[Any, str], Form]] = {"state": StateForm, "status": StatusForm, "flag": FlagForm}
+_FORMS: dict[str, type[Form]] = {"state": JsonMember, "status": Status, "flag": Flag}
 
 
 def of(consumer: str, given: Mapping[str, Any]) -> Form:
@@ -28,9 +28,11 @@ def of(consumer: str, given: Mapping[str, Any]) -> Form:
             f"or flag=Flag(...){', and only one of them' if chosen else ''}"
         )
     (option,) = chosen
-    failed = given.get("failed")
-    if failed is None:
-        return _FORMS[option](given[option], consumer)
-    if option != "state":
+    form, failed = given[option], given.get("failed")
+    if option == "state":
+        return JsonMember(form, consumer, failed)
+    if failed is not None:
         raise ConfigurationError(f"consumer {consumer!r}: failed=... is for state=..., not for {option}=...")
-    return StateForm(given[option], consumer, failed)
+    if not isinstance(form, _FORMS[option]):
+        raise ConfigurationError(f"{option}={form!r}: must be {_FORMS[option].__name__}(...)")
+    return form

@@ -1,11 +1,11 @@
-"""What `TableSql`, claiming and settling need of a form: the base class.
+"""What the table, claiming and settling need of a form: the base class.
 
 It knows no form of its own, and no database.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,39 +18,55 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
 Word = str | int
-# What is written into a row when its claim is made, handed over, begun and given back, when it ends, when a
-# run reports progress, and when a failed row is made due again.
-CHANGES = (
-    *("row_taken", "row_handed_over", "row_started", "row_given_back"),
-    *("marked", "progress", "row_cleared"),
-)
+# What is written into a row when its claim is made, when another worker begins it, when it is given back,
+# when it ends, when a run reports progress, and when a failed row is made due again.
+CHANGES = ("row_taken", "row_started", "row_given_back", "marked", "progress", "row_cleared")
 # The pieces of SQL of which a form is made, as they are in a form that leaves them out.
 PIECES = {
     **dict.fromkeys(CHANGES, ""),
     **dict.fromkeys(("broken", "stale", "too_old"), "false"),
     "not_given_up": "true",
     "failed_rows": "«table»",
+    "kept_mark": "NULL",
     "row_attempts": "failures",
     "row_max_attempts": "NULL",
     "held_budget": "NULL",
 }
 
 
-class Form(ABC):
-    """One way in which a table says what is due and what is done, with defaults for most of it."""
+class Form:
+    """One way in which a table says what is due and what is done, with defaults for most of it.
 
-    columns: Mapping[str, str]  # the user's, by their marks in the SQL; the first says whether a row is due
-    words: Mapping[str, Word] = {}  # the user's values for what a row can be, in the SQL as «due_word»
+    Users write forms themselves (`Status(...)`), so that the names of their fields are not free here.
+    """
+
+    column: str  # says whether a row is due
     holds = False  # claims are written into the user's rows, and cleared there when they are given back
     has_broken = False  # rows may hold values that cannot be read
-    keeps_failures = False  # failed rows are recorded in rowlock's own table
     shows_failures = False  # rows that have failed carry a mark, which `retry` takes away
     stale_after: float | None = None  # seconds until rows are due again that other programs left running
-    running_since: str | None = None  # the column from which `stale_after` counts
-    reads_attempts = False  # the number of attempts is read from the user's row
+    deadline: float | None = None  # seconds until rows fail that were not begun after their `created_at`
     time_format: str | None = None  # how SQLite writes times; None: as the column has them
-    deadline: float | None = None  # seconds until rows fail that were not begun
-    created_at: str | None = None  # the column that says when a row was made
+
+    @property
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The user's columns by their marks in the SQL; the first is `column`."""
+
+    @property
+    def words(self) -> dict[str, Word]:
+        """The user's values for what a row can be, in the SQL as «due_word»."""
+        return {}
+
+    @property
+    def keeps_failures(self) -> bool:
+        """Whether failed rows are recorded in rowlock's own table."""
+        return False
+
+    @property
+    def running_since(self) -> str | None:
+        """The column from which `stale_after` counts."""
+        return None
 
     @property
     def ages(self) -> bool:
@@ -58,19 +74,10 @@ class Form(ABC):
         return self.stale_after is not None or self.deadline is not None
 
     @property
-    def column(self) -> str:
-        """The column that says whether a row is due."""
-        return next(iter(self.columns.values()))
-
-    @property
     def needed(self) -> list[tuple[str, str]]:
         """The columns that the form names, each with the option that names it: "status", "Status error"."""
         (option, column), *others = self.columns.items()
         return [(option, column), *((f"{option.capitalize()} {name}", other) for name, other in others)]
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """The form as the user has written it."""
 
     @abstractmethod
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
@@ -81,10 +88,10 @@ class Form(ABC):
         """The pieces of SQL that make up the form: due, markable, row_done, row_failed, and of `PIECES`."""
 
     @abstractmethod
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
+    def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         """The values that are bound when a row ends; None: the outcome does not show in the row."""
 
-    def progress(self, done: float, total: float | None) -> dict[str, Any]:
+    def progress_values(self, done: float, total: float | None) -> dict[str, Any]:
         """The values that are bound when a run reports progress."""
         return {}
 

@@ -12,7 +12,6 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.consumers.forms.base import Form
-from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from rowlock.consumers.dialects import Dialect
 
 
-class Flag(msgspec.Struct, frozen=True):
+class Flag(Form, msgspec.Struct, frozen=True):
     """A boolean column of the user's that says what is done; `at` gets the time at which it was."""
 
     column: str
@@ -31,20 +30,13 @@ class Flag(msgspec.Struct, frozen=True):
         if self.at is not None:
             names.column("Flag at", self.at)
 
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"flag": self.column, **({"at": self.at} if self.at else {})}
 
-class FlagForm(Form):
-    """A flag: set when the row is done, and never cleared by rowlock."""
-
-    keeps_failures = True
-
-    def __init__(self, flag: Flag, consumer: str) -> None:
-        if not isinstance(flag, Flag):
-            raise ConfigurationError(f"flag={flag!r}: must be Flag(...)")
-        self._flag = flag
-        self.columns = {"flag": flag.column, **({"at": flag.at} if flag.at else {})}
-
-    def __str__(self) -> str:
-        return repr(self._flag)
+    @property
+    def keeps_failures(self) -> bool:
+        return True
 
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
@@ -53,17 +45,16 @@ class FlagForm(Form):
         return f"flag={self.column!r} is of type {kind or 'ANY'}; it must be {known.wanted_flag}"
 
     def pieces(self, table: Columns) -> dict[str, str]:
-        at = self._flag.at
         return {
             "due": "«flag» IS NOT TRUE",
             # Another program that has set it meanwhile has done the row. Not as in `due`: see markable_state.
             "markable": "NOT coalesce(«flag», false)",
-            "marked": "«flag» = TRUE" + (f", «at» = {table.now_in(at)}" if at else ""),
+            "marked": "«flag» = TRUE" + (f", «at» = {table.now_in(self.at)}" if self.at else ""),
             "row_done": "«flag» IS TRUE",
-            "row_failed": "(«flag» IS NOT TRUE AND ({failure}) IS NOT NULL)",
-            "not_given_up": "({failure}) IS NULL",
+            "row_failed": "(«flag» IS NOT TRUE AND (SELECT f.row_key {failure}) IS NOT NULL)",
+            "not_given_up": "(SELECT f.row_key {failure}) IS NULL",
             "failed_rows": "{rows_with_failures}",
         }
 
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
+    def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         return {} if outcome.ending is Ending.COMPLETED else None

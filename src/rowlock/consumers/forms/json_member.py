@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rowlock import codec
 from rowlock.codec import json_text
 from rowlock.consumers import names
@@ -26,18 +28,27 @@ Failed = Callable[[str, int], Any]  # an error and the attempts to a JSON value
 _MOST_BYTES = 65_536
 
 
-class StateForm(Form):
+class JsonMember(Form, msgspec.Struct, frozen=True):
     """One member of a JSON object: null or missing while the row is due."""
 
     has_broken = shows_failures = True
 
-    def __init__(self, column: str, consumer: str, failed: Failed | None = None) -> None:
-        self.columns = {"state": names.column("state", column)}
-        self._consumer = consumer
-        if failed is not None and not callable(failed):
-            raise ConfigurationError(f"failed={failed!r}: must be a function of an error and attempts")
-        self._failed = failed
-        self.keeps_failures = failed is not None  # the user's own value does not tell a failure from a result
+    column: str
+    consumer: str
+    failed: Failed | None = None
+
+    def __post_init__(self) -> None:
+        names.column("state", self.column)
+        if self.failed is not None and not callable(self.failed):
+            raise ConfigurationError(f"failed={self.failed!r}: must be a function of an error and attempts")
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"state": self.column}
+
+    @property
+    def keeps_failures(self) -> bool:
+        return self.failed is not None  # the user's own value does not tell a failure from a result
 
     def __str__(self) -> str:
         return f"state={self.column!r}"
@@ -49,13 +60,13 @@ class StateForm(Form):
         return f"{self} is of type {kind}; it must be {known.wanted_state}, for it holds one JSON object"
 
     def pieces(self, table: Columns) -> dict[str, str]:
-        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared")
+        pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared", "kept_mark")
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
             return words
         return {**words, "row_failed": "{row_failed_by_mark}", "failed_rows": "{rows_with_failures}"}
 
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any]:
+    def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any]:
         if outcome.ending is Ending.COMPLETED:
             result = outcome.result
             return {"mark": "true" if result is None or result == "null" else result}
@@ -65,13 +76,13 @@ class StateForm(Form):
 
     def _own_mark(self, error: str, attempts: int) -> str | None:
         """The user's own value for a failure, as JSON; None if there is none, or it cannot be used."""
-        if self._failed is None:
+        if self.failed is None:
             return None
         try:
-            made = self._failed(error, attempts)
+            made = self.failed(error, attempts)
             if made is not None:  # None would leave the row due
                 return codec.encode(made, "what failed= returned", _MOST_BYTES)
-            log.error("consumer %s: failed= returned None; the usual mark is set", self._consumer)
+            log.error("consumer %s: failed= returned None; the usual mark is set", self.consumer)
         except Exception:
-            log.exception("consumer %s: failed= raised; the usual mark is set", self._consumer)
+            log.exception("consumer %s: failed= raised; the usual mark is set", self.consumer)
         return None

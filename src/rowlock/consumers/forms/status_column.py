@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from rowlock.consumers.columns import Columns
     from rowlock.consumers.dialects import Dialect
 
-_NOW = "now"
+_NOW = "«now»"
 # What is written into each column, and when: see `CHANGES`. `_NOW` is the time as the column holds it.
 _BOOKS: dict[str, dict[str, str]] = {
     "status": {"«running_word»": "row_taken", "«due_word»": "row_given_back row_cleared", "{word}": "marked"},
-    "started_at": {_NOW: "row_taken row_started", "NULL": "row_handed_over row_given_back row_cleared"},
+    "started_at": {
+        f"CASE WHEN :begins = 1 THEN {_NOW} END": "row_taken",  # a relay claims rows that others begin
+        _NOW: "row_started",
+        "NULL": "row_given_back row_cleared",
+    },
     "finished_at": {_NOW: "marked", "NULL": "row_taken row_cleared"},
     "claimed_by": {":worker": "row_taken row_started", "NULL": "row_given_back row_cleared"},
     "attempts": {  # while the row runs, the column counts this attempt, too
@@ -44,7 +48,7 @@ _BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claime
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
 
-class Status(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A status column of the user's, with the user's own words for what a row can be.
 
     `error` is the column that gets the reason of a failure. The other columns are kept up to date if they
@@ -54,6 +58,8 @@ class Status(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     `running` are due again `stale_after` seconds after `started_at` (without one, `updated_at`); rows that
     nobody has begun `deadline` seconds after `created_at` fail.
     """
+
+    holds = shows_failures = True
 
     column: str
     due: Word = "pending"
@@ -76,7 +82,7 @@ class Status(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        words = [getattr(self, name) for name in _WORDS]
+        words = list(self.words.values())
         for word in words:
             if isinstance(word, bool) or not isinstance(word, (str, int)) or not str(word).isprintable():
                 raise ConfigurationError(f"Status: {word!r} must be a word (or number) of the column's")
@@ -101,29 +107,16 @@ class Status(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def running_since(self) -> str | None:
-        """The column from which `stale_after` counts."""
         return self.started_at or self.updated_at
 
+    @property
+    def columns(self) -> dict[str, str]:
+        named = {name: column for name in _COLUMNS if (column := getattr(self, name))}
+        return {"status": self.column, **named}
 
-class StatusForm(Form):
-    """A status column: from due to running when a row is claimed, to done or failed when it ends."""
-
-    holds = shows_failures = True
-
-    def __init__(self, status: Status, consumer: str) -> None:
-        if not isinstance(status, Status):
-            raise ConfigurationError(f"status={status!r}: must be Status(...)")
-        self._status = status
-        named = {name: column for name in _COLUMNS if (column := getattr(status, name))}
-        self.columns = {"status": status.column, **named}
-        self.words = {name: getattr(status, name) for name in _WORDS}
-        self.stale_after, self.running_since = status.stale_after, status.running_since
-        self.deadline, self.created_at = status.deadline, status.created_at
-        self.reads_attempts = status.attempts is not None
-        self.time_format = status.time_format
-
-    def __str__(self) -> str:
-        return repr(self._status)
+    @property
+    def words(self) -> dict[str, Word]:
+        return {name: getattr(self, name) for name in _WORDS}
 
     def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
         kind = types[self.column]
@@ -135,17 +128,16 @@ class StatusForm(Form):
         )
 
     def pieces(self, table: Columns) -> dict[str, str]:
-        status = self._status
         return {
             **{change: self._written(change, table) for change in CHANGES},
             "due": "«status» = «due_word»",
             "markable": "«status» = «running_word»",
             "row_failed": "«status» = «failed_word»",
             "row_done": "«status» = «done_word»",
-            **({"row_attempts": "coalesce(«attempts», 0)"} if status.attempts else {}),
-            **({"row_max_attempts": "«max_attempts»", "held_budget": _BUDGET} if status.max_attempts else {}),
-            **({"stale": table.older(str(self.running_since))} if status.stale_after else {}),
-            **({"too_old": table.older(str(status.created_at))} if status.deadline else {}),
+            **({"row_attempts": "coalesce(«attempts», 0)"} if self.attempts else {}),
+            **({"row_max_attempts": "«max_attempts»", "held_budget": _BUDGET} if self.max_attempts else {}),
+            **({"stale": table.older(str(self.running_since))} if self.stale_after else {}),
+            **({"too_old": table.older(str(self.created_at))} if self.deadline else {}),
         }
 
     def _written(self, change: str, table: Columns) -> str:
@@ -155,14 +147,14 @@ class StatusForm(Form):
             for name, column in self.columns.items()
             for value, changes in _BOOKS.get(name, {}).items()
             # A column that is `updated_at` as well is written once, as that.
-            if change in changes.split() and (name == "updated_at" or column != self._status.updated_at)
+            if change in changes.split() and (name == "updated_at" or column != self.updated_at)
         ]
         return ", ".join(written) or "«status» = «status»"
 
     def _value(self, name: str, column: str, value: str, table: Columns) -> str:
         """The value as that column takes it."""
-        if value == _NOW:
-            return table.now_in(column)
+        if _NOW in value:
+            return value.replace(_NOW, table.now_in(column))
         match name:
             case "claimed_by" | "error":
                 return table.fitted(column, value)
@@ -175,13 +167,13 @@ class StatusForm(Form):
             case _:
                 return value
 
-    def mark(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
+    def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:
         if outcome.ending is Ending.COMPLETED:
             result = None if outcome.result == "null" else outcome.result
-            return {"word": self._status.done, "error": None, "percent": 100.0, "charge": 1, "result": result}
-        failed = {"word": self._status.failed, "error": reason(outcome.error), "charge": outcome.charge}
+            return {"word": self.done, "error": None, "percent": 100.0, "charge": 1, "result": result}
+        failed = {"word": self.failed, "error": reason(outcome.error), "charge": outcome.charge}
         return {**failed, "percent": None, "result": None}
 
-    def progress(self, done: float, total: float | None) -> dict[str, Any]:
+    def progress_values(self, done: float, total: float | None) -> dict[str, Any]:
         percent = 100.0 * done / total if total else done
         return {"percent": max(0.0, min(100.0, percent)), "done": done}

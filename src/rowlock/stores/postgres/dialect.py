@@ -64,7 +64,7 @@ _TYPES = {
     ),
     "integer": (
         *("include_refused", "isolate", "isolate_least", "isolate_most", "by_age", "charge", "claim"),
-        *("companion", "concurrency", "failures", "max_attempts", "paused", "refused"),
+        *("begins", "companion", "concurrency", "failures", "max_attempts", "paused", "refused"),
     ),
     "smallint": ("level", "priority"),
     "double precision": (

@@ -135,10 +135,8 @@ class Exchanges:
             return [begun] if begun else []
         if asked.request is None:
             return []
-        claims = self._source.pick(tx, asked.worker, asked.request)
+        claims = self._source.pick(tx, asked.worker, asked.request, begins=not asked.hand_over)
         self._found = bool(claims)
-        if asked.hand_over:
-            self._source.hand_over(tx, asked.worker, claims)
         return claims
 
     def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
@@ -219,15 +217,12 @@ class Exchanges:
     def _claim_apart(self, asked: Exchange) -> ExchangeResult | None:
         if asked.request is None:  # a start: the claim stays with the relay, which takes it back
             return ExchangeResult()
-        picked = self._source.pick_apart(asked.worker, asked.request, asked.now)
+        picked = self._source.pick_apart(asked.worker, asked.request, not asked.hand_over, asked.now)
         if picked is None:
             return None
         claims, refused = picked
         for outcome, error in refused:
             self._refusals.keep(asked.worker, outcome, error, asked.now)
-        if asked.hand_over:
-            with self._database.write(asked.now) as tx:
-                self._source.hand_over(tx, asked.worker, claims)
         if claims:
             self._database.got_up(asked.worker)
         last = claims[-1].queue if claims else ""

@@ -79,7 +79,7 @@ class JobSource:
         with marks.timed():
             return self._database.in_one_statement(asked)
 
-    def pick(self, tx: Session, worker: str, request: ClaimRequest) -> list[Claim]:
+    def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
         facts = tx.row("claim_facts", worker=worker, after=request.after)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
@@ -90,18 +90,17 @@ class JobSource:
         scan = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
         with marks.timed() if marks else nullcontext():
             claims = scan.take(settings, has_isolated, next_queue)
-        return finishing.without_expired(tx, worker, claims)
-
-    def hand_over(self, tx: Session, worker: str, claims: Sequence[Claim]) -> None:
-        if claims:
+        claims = finishing.without_expired(tx, worker, claims)
+        if claims and not begins:
             tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
+        return claims
 
     def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
         begun = claiming.start(tx, worker, *claim, queues)
         return begun if begun and finishing.without_expired(tx, worker, [begun]) else None
 
     def pick_apart(
-        self, worker: str, request: ClaimRequest, now: float | None
+        self, worker: str, request: ClaimRequest, begins: bool, now: float | None
     ) -> tuple[list[Claim], list[tuple[Outcome, DataRefused]]] | None:
         return None
 
