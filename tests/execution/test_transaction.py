@@ -481,7 +481,7 @@ def test_a_cancel_is_heeded_after_a_statement_but_changes_nothing_about_the_end(
             ended.append(verb)
             return "done"
 
-        task = asyncio.ensure_future(getattr(lane, verb)(work))
+        task = asyncio.ensure_future(lane.run(work, heeds_cancel=verb == "run"))
         await asyncio.to_thread(began.wait, 30)
         for _ in range(2):
             task.cancel()
@@ -522,7 +522,7 @@ async def run():
     await lane.run(statement, stop=go.set)
 
 async def settle():
-    await (await lanes.TransactionThread.enter()).finish(threading.Event().wait)
+    await (await lanes.TransactionThread.enter()).run(threading.Event().wait, heeds_cancel=False)
 
 threading.Thread(target=loop.run_forever, daemon=True).start()
 future = asyncio.run_coroutine_threadsafe(run(), loop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,19 +25,21 @@ def test_that_a_run_did_not_stop_is_said_once_while_its_child_dies(caplog: pytes
     kills: list[int] = []
     child = cast(
         "Child",
-        SimpleNamespace(process=SimpleNamespace(pid=7), send=sent.append, kill=lambda: kills.append(7)),
+        SimpleNamespace(
+            process=SimpleNamespace(pid=7), served=0, send=sent.append, kill=lambda: kills.append(7)
+        ),
     )
     run = Run(claim(1, 0), None, JobContext(claim(1, 0)))
     runs = Runs(Unwritten(), queue.SimpleQueue(), 2.0)
-    supervisor = ChildSupervisor(1, runs, deque([run]), threading.Event(), queue.SimpleQueue(), 1)
-    supervisor._send_run(child)
+    supervisor = ChildSupervisor(1, runs, iter([run]).__next__, threading.Event(), 1)
+    supervisor._send_messages(child)
     run.context.cancelled = True
-    supervisor._send_changes(child)
-    assert supervisor._changed_at is not None
-    supervisor._changed_at -= 2 * STOP_SECONDS
+    supervisor._send_messages(child)
+    assert supervisor._kill_at is not None
+    supervisor._kill_at -= 2 * STOP_SECONDS
     with caplog.at_level(logging.WARNING, logger="rowlock.process"):
         for _ in range(3):  # it looks every few milliseconds, and a process takes longer to die
-            supervisor._send_changes(child)
+            supervisor._send_messages(child)
     assert sent == [RunJob(run.claim), ClaimChanged(lost=False)]
     assert kills == [7]
     assert [record.message for record in caplog.records] == [

@@ -50,6 +50,9 @@ HERE = Path({folder!r})
 app = Rowlock({url!r}, lease=10, poll_interval=0.2)
 QUICK = Retry(max_attempts=3, base=0.01, cap=0.02)
 log = logging.getLogger("shop")
+loud = logging.getLogger("shop.loud")
+loud.addHandler(logging.NullHandler())
+loud.propagate = False
 
 
 def wait_for(name):
@@ -83,6 +86,7 @@ def around(ctx):
 @app.task
 def pid() -> int:
     log.warning("here I am", extra={{"shelf": 5}})
+    loud.warning("and here")
     return os.getpid()
 
 
@@ -314,6 +318,18 @@ def test_log_records_go_to_the_parents_loggers_and_carry_the_job(
     (caught,) = [one for one in caplog.records if one.getMessage() == "caught"]
     assert str(caught.exc_text).endswith("RuntimeError: nothing to worry about")
     assert any(one.name == "rowlock.run" and "attempt 2" in one.getMessage() for one in caplog.records)
+
+
+def test_a_record_reaches_the_parents_logger_once_whatever_the_childs_logger_does_with_it(
+    busy: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: heard.append(record.getMessage()))
+    for name in ("shop", "shop.loud"):  # the second one does not propagate
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [handler])
+    busy.result(busy.enqueue("pid"))
+    assert heard == ["here I am", "and here"]
 
 
 def test_rows_commit_with_the_completion_in_the_child_or_not_at_all(busy: Shop) -> None:

@@ -19,13 +19,16 @@ from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTi
 from rowlock.job import KEPT_LOG_LINES, Claim, LogLine, Progress, Report
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from rowlock.execution.checkpoint import Checkpoint
-    from rowlock.execution.transaction import Block, Transaction
+    from rowlock.execution.blocks import Block, Checkpoint
+    from rowlock.execution.transaction import Transaction
+    from rowlock.execution.transaction_thread import TransactionThread
     from rowlock.stores.sql.store import Store
 
 _MAX_LINE = 8_192
+BLOCK_IN_CHECKPOINT = (
+    "a block inside of another: ctx.checkpoint() commits by itself, so end its block before the next one "
+    "begins, and make checkpoints before ctx.transaction(), which commits when the task has returned"
+)
 
 current: ContextVar[JobContext | None] = ContextVar("rowlock_job", default=None)
 
@@ -35,7 +38,7 @@ class JobContext:
 
     __slots__ = (
         *("__dict__", "__weakref__", "_lines", "_lock", "_reporting", "_store", "_transaction", "began"),
-        *("cancelled", "deadline", "job", "lost", "opening", "has_report", "progress_said", "timeout"),
+        *("cancelled", "deadline", "job", "lost", "has_report", "progress_said", "timeout"),
     )
 
     def __init__(
@@ -53,7 +56,6 @@ class JobContext:
         self.has_report = False  # it has reported something, which may not be written yet
         self.lost = False
         self.cancelled = False
-        self.opening: asyncio.Lock | None = None  # held by a coroutine that opens the transaction
         self._store = store
         self._reporting = reporting or nullcontext()  # held by the worker while it writes reports
         self._transaction: Transaction | None = None
@@ -144,7 +146,7 @@ class JobContext:
         Yields the driver's connection to the queue's database, or joins a SQLAlchemy session or Django
         connection. Leaving the block does not commit; an exception anywhere undoes everything.
         """
-        from rowlock.execution.transaction import Block
+        from rowlock.execution.blocks import Block
 
         return Block(self, session)
 
@@ -154,33 +156,32 @@ class JobContext:
         Otherwise they are undone and `ClaimLost` is raised. A run may have any number of them, one after the
         other, before its `ctx.transaction()` or its end. It yields what `ctx.transaction()` would.
         """
-        from rowlock.execution.checkpoint import Checkpoint
+        from rowlock.execution.blocks import Checkpoint
 
         return Checkpoint(self, session)
 
-    def begin_transaction(self, session: object | None, checkpoint: bool = False) -> Transaction:
+    def begin_transaction(
+        self, session: object | None, checkpoint: bool = False, thread: TransactionThread | None = None
+    ) -> Transaction:
         """The run's transaction, opened by its first block, or that of a checkpoint."""
         from rowlock.execution.transaction import Transaction
 
         self._raise_if_over()
+        if self._store is None:
+            block = "ctx.checkpoint()" if checkpoint else "ctx.transaction()"
+            raise ConfigurationError(
+                f"{self.task}: {block} commits with a job, and this call has none: enqueue it"
+            )
         opened = self.open_transaction
         if opened is None:
-            if self._store is None:
-                block = "ctx.checkpoint()" if checkpoint else "ctx.transaction()"
-                raise ConfigurationError(
-                    f"{self.task}: {block} commits with a job, and this call has none: enqueue it"
-                )
-            # A report that is being written comes first; the rest waits for the commit.
-            with self._reporting:
-                opened = self._transaction = Transaction(
-                    self._store, self.job, session, self.timeout, checkpoint
-                )
-        elif checkpoint or opened.is_checkpoint:
-            raise ConfigurationError(
-                "ctx.checkpoint() commits by itself: end its block before the next one begins, and make "
-                "checkpoints before ctx.transaction(), which commits when the task has returned"
-            )
-        elif opened.given is not session:
+            with self._reporting:  # a report that is being written comes first; the rest waits for the commit
+                opened = self.open_transaction  # if another thread of the task was quicker
+                if opened is None:
+                    self._transaction = Transaction(self, self._store, session, checkpoint, thread)
+                    return self._transaction
+        if checkpoint or opened.is_checkpoint:
+            raise ConfigurationError(BLOCK_IN_CHECKPOINT)
+        if opened.given is not session:
             raise ConfigurationError("a run has one transaction: give every block of it the same session")
         return opened
 

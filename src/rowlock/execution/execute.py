@@ -9,27 +9,25 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from rowlock import claim_outcomes, codec
+from rowlock.asynchronous import acquire, at_once
 from rowlock.endings import Event
 from rowlock.error_text import describe, headline, storable
 from rowlock.errors import CancelRequested, ClaimLost, InvalidPayload
 from rowlock.execution.context import JobContext, current
 from rowlock.execution.hooks import Hook, enter, is_async, leave
 from rowlock.execution.residents import Residents
-from rowlock.job import Ending, Outcome, Report
+from rowlock.job import Ending, Outcome
 from rowlock.retry import DEFAULT
 from rowlock.task import Runnable
 
 log = logging.getLogger("rowlock.run")
-T = TypeVar("T")
-
-_LOOK_AGAIN = 0.005  # seconds between looks of a coroutine at a resident that another run uses
 
 
 class Executor:
@@ -50,12 +48,11 @@ class Executor:
             if task is None:
                 outcome = claim_outcomes.put_off(context.job)
             elif not self._hooks:
-                outcome = self._run(task, context)
-            elif task.is_async and any(map(is_async, self._hooks)):  # in a child process
-                outcome = asyncio.run(self._run_hooked(task, context, self._hooks, on_loop=True))
+                outcome = self._run(task, context, on_loop=False)
+            elif task.is_async:  # in a child process
+                outcome = asyncio.run(self._run_hooked(task, context, on_loop=True))
             else:
-                plain = [hook for hook in self._hooks if not is_async(hook)]
-                outcome = _at_once(self._run_hooked(task, context, plain, on_loop=False))
+                outcome = at_once(self._run_hooked(task, context, on_loop=False))
         except BaseException as error:
             outcome = _internal(error, task, context)
         finally:
@@ -72,9 +69,9 @@ class Executor:
         token = context.begin()
         try:
             for lock in self.residents.locks(task):
-                await _acquired(lock)
+                await acquire(lock, on_loop=True)
                 held.append(lock)
-            outcome = await self._run_hooked(task, context, self._hooks, on_loop=True)
+            outcome = await self._run_hooked(task, context, on_loop=True)
         except asyncio.CancelledError as error:  # before it had begun
             outcome = _after_error(error, task, context)
         except GeneratorExit:
@@ -87,9 +84,9 @@ class Executor:
                 lock.release()
         return finished(context, outcome)
 
-    async def _run_hooked(
-        self, task: Runnable, context: JobContext, hooks: Sequence[Hook], *, on_loop: bool
-    ) -> Outcome:
+    async def _run_hooked(self, task: Runnable, context: JobContext, on_loop: bool) -> Outcome:
+        """Run it inside its hooks; without an event loop nothing is awaited."""
+        hooks = self._hooks if on_loop else [hook for hook in self._hooks if not is_async(hook)]
         entered, error = await enter(context, hooks)
         if error is not None:
             outcome = _after_error(error, task, context)
@@ -101,7 +98,7 @@ class Executor:
 
     # -- the call itself -------------------------------------------------------------------------
 
-    def _run(self, task: Runnable, context: JobContext, on_loop: bool = False) -> Any:
+    def _run(self, task: Runnable, context: JobContext, on_loop: bool) -> Any:
         """The outcome; on an event loop, of an async function, what has to be awaited for it."""
         try:
             args, kwargs = task.binding.arguments(context.job.args_json)
@@ -120,13 +117,9 @@ class Executor:
             outcome = _after_error(error, task, context)
         else:
             outcome = self._returned(result, task, context)
-        if (transaction := context.open_transaction) is None:
+        if context.open_transaction is None:
             return outcome
-        report = _last_report(context, outcome)
-        try:
-            return transaction.settle(outcome, report)
-        except BaseException as error:
-            return _not_committed(error, outcome, report, task, context)
+        return at_once(_settled(outcome, task, context, on_loop=False))
 
     async def _awaited(self, result: Any, task: Runnable, context: JobContext) -> Outcome:
         """Its transaction is settled here, while the event loop still runs: it may need that."""
@@ -136,13 +129,7 @@ class Executor:
             raise
         except BaseException as error:
             outcome = _after_error(error, task, context)
-        if (transaction := context.open_transaction) is None:
-            return outcome
-        report = _last_report(context, outcome)
-        try:
-            return await transaction.asettle(outcome, report)
-        except BaseException as error:
-            return _not_committed(error, outcome, report, task, context)
+        return await _settled(outcome, task, context, on_loop=True)
 
     def _returned(self, result: Any, task: Runnable, context: JobContext) -> Outcome:
         try:
@@ -154,23 +141,20 @@ class Executor:
         return context.job.ended(Ending.COMPLETED, result=text, pause=pause)
 
 
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that has nothing to wait for: the plain hooks go through it, too."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    raise AssertionError("a plain hook waits for nothing")
-
-
-async def _acquired(lock: threading.Lock) -> None:
-    # Runs in threads may hold it, too, so no lock of the event loop would do.
-    while not lock.acquire(blocking=False):  # noqa: ASYNC110
-        await asyncio.sleep(_LOOK_AGAIN)
-
-
 # -- what it came to -----------------------------------------------------------------------------
+
+
+async def _settled(outcome: Outcome, task: Runnable, context: JobContext, on_loop: bool) -> Outcome:
+    """The outcome after the end of the run's transaction, if it has one: what is refused there counts."""
+    if (transaction := context.open_transaction) is None:
+        return outcome
+    try:
+        return await transaction.settle(outcome, on_loop)
+    except ClaimLost as error:
+        log.warning("%s", error)
+        return msgspec.structs.replace(outcome, written=True, lost=True)
+    except BaseException as error:
+        return _after_error(error, task, context)
 
 
 def _after_error(error: BaseException, task: Runnable, context: JobContext) -> Outcome:
@@ -188,23 +172,6 @@ def _internal(error: BaseException, task: Runnable | None, context: JobContext) 
     log.error("%s: its run could not be ended properly", context.job.title, exc_info=error)
     retry = task.retry if task is not None else DEFAULT
     return claim_outcomes.ended(context.job, Event.INTERNAL, retry, storable(describe(error)))
-
-
-def _last_report(context: JobContext, outcome: Outcome) -> Report | None:
-    """What is to be committed with the run's transaction."""
-    return context.take_report(final=True) if outcome.ending is Ending.COMPLETED else None
-
-
-def _not_committed(
-    error: BaseException, outcome: Outcome, report: Report | None, task: Runnable, context: JobContext
-) -> Outcome:
-    """What the fence or the database refuses at the end of a transaction becomes the run's outcome."""
-    if isinstance(error, ClaimLost):
-        log.warning("%s", error)
-        return msgspec.structs.replace(outcome, written=True, lost=True)
-    if report is not None:
-        context.give_back(report)
-    return _after_error(error, task, context)
 
 
 def finished(context: JobContext, outcome: Outcome) -> Outcome:

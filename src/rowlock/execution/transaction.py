@@ -19,7 +19,7 @@ from rowlock.enqueuing import Destination, joined
 from rowlock.errors import ClaimLost, ConfigurationError, Fail
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
-from rowlock.job import Claim, Ending, Outcome, Report
+from rowlock.job import Ending, Outcome, Report
 from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.held_session import HeldConnection, HeldSession, ended_too_early
 from rowlock.stores.sql.store import Store
@@ -30,28 +30,33 @@ log = logging.getLogger("rowlock.run")
 
 
 class Transaction:
-    """One run's transaction: on a connection of the store, or on a session that the task brought."""
+    """One run's transaction: on a connection of the store, or on a session that the task brought.
+
+    Each step is written once. On an event loop (`on_loop`) it is done where it does not hold the loop up.
+    """
 
     def __init__(
         self,
+        context: JobContext,
         store: Store,
-        claim: Claim,
         given: object | None,
-        timeout: float | None,
-        is_checkpoint: bool = False,
+        is_checkpoint: bool,
+        thread: TransactionThread | None,
     ) -> None:
         self.is_checkpoint = is_checkpoint  # it commits when its block ends, and not with the completion
+        self._context = context
+        self._claim = context.job
         self._store = store
-        self._claim = claim
         self.given = given  # the user's session, if there is one
-        self._own: OwnTransaction | None = store.transaction(timeout) if given is None else None
+        self._own: OwnTransaction | None = store.transaction(context.timeout) if given is None else None
         self._borrowed: UserConnection = self._own or borrow(given)
-        self._lines = self._borrowed.lines
+        self._progress_before = context.progress_said
         self._lent: Destination | None = None  # where what the task enqueues goes, from the first block on
         self._held: HeldConnection | HeldSession | None = None
         self._mark: object = None
+        self._ended_too_early = ""  # what a task is told that ends its session by itself
         self._process = os.getpid()
-        self.thread: TransactionThread | None = None  # the thread of an async task's
+        self.thread = thread if given is None else None  # for the store's connection in an async task
         self.open = True
 
     @property
@@ -61,87 +66,73 @@ class Transaction:
 
     # -- the block -------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    async def begin(self, on_loop: bool) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
-        if self._own is None and self._lent is None:
-            self._held = self._borrowed.call(self._begin_on)
-        self._join()
+        if self._lent is not None:  # by an earlier block
+            return
+        if self._own is None:
+            lines = self._borrowed.async_lines if on_loop else self._borrowed.lines
+            self._ended_too_early = ended_too_early(self.is_checkpoint, lines)
+            self._held = await self._on_connection(self._begin, on_loop)
+        in_thread = None if self.thread is None else self.in_thread
+        self._lent = Destination(self._store, self._borrowed, in_thread)
+        joined.set(self._lent)
 
-    async def abegin(self) -> None:
-        """The same from a coroutine."""
-        self._lines = self._borrowed.async_lines
-        if self._own is None and self._lent is None:
-            self._held = await self._borrowed.acall(self._begin_on)
-        self._join()
-
-    @property
-    def _ended_too_early(self) -> str:
-        return ended_too_early(self.is_checkpoint, self._lines)
-
-    def _begin_on(self, user: UserConnection) -> HeldConnection | HeldSession | None:
+    def _begin(self, user: UserConnection) -> HeldConnection | HeldSession | None:
         """Begin, leave a mark by which the same transaction is known again, and hold it."""
         user.begin()
         self._mark = user.mark()
         return user.hold(self._ended_too_early)
 
-    def _find_mark(self, user: UserConnection) -> None:
-        """Make sure that the task's rows are still in it: else the job would complete without them."""
-        try:
-            user.find_mark(self._mark)
-        except Exception as error:
-            # It would be the same at each attempt.
-            raise Fail(self._ended_too_early) from error
-
-    def _join(self) -> None:
-        if self._lent is None:
-            in_thread = None if self.thread is None else self.in_thread
-            self._lent = Destination(self._store, self._borrowed, in_thread)
-            joined.set(self._lent)
+    async def _on_connection(
+        self, step: Callable[[UserConnection], T], on_loop: bool, heeds_cancel: bool = True
+    ) -> T:
+        if not on_loop:
+            return self._borrowed.call(step)
+        if self.thread is not None:
+            return await self.thread.run(step, self._borrowed, heeds_cancel=heeds_cancel)
+        return await self._borrowed.acall(step)
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def settle(self, outcome: Outcome, report: Report | None) -> Outcome:
-        """Commit with the completion as the last statement, or undo everything; says what it came to."""
-        return self._borrowed.call(lambda user: self._settle(user, outcome, report))
-
-    async def asettle(self, outcome: Outcome, report: Report | None) -> Outcome:
-        """The same from a coroutine."""
-        return await self._finish(self._settle, outcome, report)
-
-    def _settle(self, user: UserConnection, outcome: Outcome, report: Report | None) -> Outcome:
+    async def settle(self, outcome: Outcome, on_loop: bool) -> Outcome:
+        """The run has ended: commit with its completion, or undo everything; says what it came to."""
         if self._process != os.getpid():  # a task forked, and its child came back: not its transaction
             os._exit(0)
-        if outcome.ending is not Ending.COMPLETED or self.is_checkpoint:  # one whose block has not ended
-            self._abort(user)
-            return outcome
-        worker = self._claim.claimed_by
-        self._commit(user, lambda: self._store.finish_on(user, worker, outcome, report))
-        return msgspec.structs.replace(outcome, written=True)
+        if outcome.ending is Ending.COMPLETED and not self.is_checkpoint:
+            await self.commit(outcome, on_loop)
+            return msgspec.structs.replace(outcome, written=True)
+        # A failed run, or a checkpoint whose block has not ended.
+        await self._on_connection(self._abort, on_loop, heeds_cancel=False)
+        return outcome
 
-    def checkpoint(self, report: Report | None) -> None:
-        """Commit what was written, if the claim is still held; else undo it, and raise ClaimLost."""
-        self._borrowed.call(lambda user: self._checkpoint(user, report))
+    async def commit(self, outcome: Outcome | None, on_loop: bool) -> None:
+        """Commit with the run's reports, and with its completion if it has ended.
 
-    async def acheckpoint(self, report: Report | None) -> None:
-        """The same from a coroutine."""
-        await self._finish(self._checkpoint, report)
+        If the claim is lost everything is undone, and ClaimLost is raised.
+        """
+        report = self._context.take_report(final=True)
+        try:
+            await self._on_connection(partial(self._commit, outcome, report), on_loop, heeds_cancel=False)
+        except ClaimLost:
+            self._context.lost = True
+            raise
+        except BaseException:
+            if report is not None:
+                progress = self._progress_before if self.is_checkpoint else report.progress
+                self._context.give_back(msgspec.structs.replace(report, progress=progress))
+            raise
 
-    def _checkpoint(self, user: UserConnection, report: Report | None) -> None:
-        if not self.open:
-            raise ConfigurationError("the run has ended before its checkpoint: what it wrote is undone")
-        self._commit(user, lambda: self._store.confirm_on(user, self._claim, report))
-
-    async def _finish(self, step: Callable[..., T], *given: Any) -> T:
-        if self.thread is not None:
-            return await self.thread.finish(step, self._borrowed, *given)
-        return await self._borrowed.acall(lambda user: step(user, *given))
-
-    def _commit(self, user: UserConnection, write_last: Callable[[], bool]) -> None:
+    def _commit(self, outcome: Outcome | None, report: Report | None, user: UserConnection) -> None:
         """Commit after the fenced statement; whatever that or the database refuses undoes everything."""
         try:
             if self._own is None:
                 self._find_mark(user)
-            if not write_last():
+            if outcome is None:
+                is_held = self._store.confirm_on(user, self._claim, report)
+            else:
+                is_held = self._store.finish_on(user, self._claim.claimed_by, outcome, report)
+            if not is_held:
                 raise ClaimLost(lost(self._claim.claim, self._claim.title, undone=True))
             if self._own is not None:
                 self._own.commit()
@@ -155,16 +146,17 @@ class Transaction:
         finally:
             self._release()
 
-    def abort(self) -> None:
-        """Undo everything; the run may go on, and even begin another."""
-        self._borrowed.call(self._abort)
+    def _find_mark(self, user: UserConnection) -> None:
+        """Make sure that the task's rows are still in it: else the job would complete without them."""
+        try:
+            user.find_mark(self._mark)
+        except Exception as error:
+            # It would be the same at each attempt.
+            raise Fail(self._ended_too_early) from error
 
-    async def aabort(self) -> None:
-        """The same from a coroutine."""
-        if self.thread is not None:
-            await self.thread.run(self._abort, self._borrowed)
-        else:
-            await self._borrowed.acall(self._abort)
+    async def abort(self, on_loop: bool) -> None:
+        """Undo everything; the run may go on, and even begin another."""
+        await self._on_connection(self._abort, on_loop)
 
     def revoke(self) -> None:
         """Take the connection away from a run that was given up: it must not block others."""
@@ -181,6 +173,9 @@ class Transaction:
 
     def _abort(self, user: UserConnection) -> None:
         if self.open:  # of several blocks that end with an exception, one comes first
+            if self.is_checkpoint:
+                # Else an attempt that goes on from its progress would skip what is undone here.
+                self._context.progress_said = self._progress_before
             self._undo(user)
             self._release()
 
@@ -204,65 +199,6 @@ class Transaction:
         if self._lent is not None:
             self._lent.open = False  # also for what was begun in another context, and still has it
             joined.set(None)
-
-
-class Block:
-    """What `ctx.transaction()` returns: a `with` block, or an `async with` block in an async task."""
-
-    def __init__(self, context: JobContext, given: object | None) -> None:
-        self._context = context
-        self._given = given
-
-    def __enter__(self) -> Any:
-        refuse_on_event_loop(self._context.task, "ctx.transaction()")
-        transaction = self._context.begin_transaction(self._given)
-        transaction.begin()
-        return transaction.connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        transaction = self._context.open_transaction
-        if error is not None and transaction is not None:
-            transaction.abort()
-
-    async def __aenter__(self) -> Any:
-        if self._given is None:
-            context = self._context
-            context.opening = context.opening or asyncio.Lock()
-            async with context.opening:  # blocks side by side share what the first of them opens
-                if context.open_transaction is None:
-                    await open_in_thread(context)
-        transaction = self._context.begin_transaction(self._given)
-        await transaction.abegin()
-        return AsyncConnection(transaction) if self._given is None else self._given
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        transaction = self._context.open_transaction
-        if error is not None and transaction is not None:
-            await transaction.aabort()
-
-
-async def open_in_thread(context: JobContext, checkpoint: bool = False) -> Transaction:
-    """Open the run's transaction on a connection of the store, in a thread of its own."""
-    thread = await TransactionThread.enter()
-    try:
-        return await thread.run(context.begin_transaction, None, checkpoint)
-    finally:
-        if (opened := context.open_transaction) is not None and opened.thread is None:
-            opened.thread = thread  # also of a run that was cancelled meanwhile: its end closes both
-        else:
-            thread.leave()
-
-
-def refuse_on_event_loop(task: str, block: str) -> None:
-    """Raise, if a block that waits for the database is entered on an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigurationError(
-        f"{task}: a blocking `with {block}` would hold up the event loop; in an async task write "
-        f"`async with {block}`"
-    )
 
 
 class AsyncConnection:

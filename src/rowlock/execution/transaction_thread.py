@@ -34,7 +34,7 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 class TransactionThread:
     """One transaction's thread; entered on the event loop, left from anywhere."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore | None) -> None:
         self._loop = loop
         self._slots = slots
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
@@ -44,9 +44,11 @@ class TransactionThread:
         threading.Thread(target=_serve, args=(self._work,), name=_NAME, daemon=True).start()
 
     @classmethod
-    async def enter(cls) -> TransactionThread:
-        """Wait until another transaction may be opened."""
+    async def enter(cls, takes_slot: bool = True) -> TransactionThread:
+        """Wait until another transaction may be opened; one on the task's own connection takes no slot."""
         loop = asyncio.get_running_loop()
+        if not takes_slot:
+            return cls(loop, None)
         slots = _slots.setdefault(loop, asyncio.Semaphore(_AT_ONCE))
         await slots.acquire()
         return cls(loop, slots)
@@ -58,33 +60,21 @@ class TransactionThread:
                 return
             self._open = False
             self._work.put(None)
-        with suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(self._slots.release)
+        if self._slots is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._slots.release)
 
-    async def run(self, function: Callable[..., T], *given: Any, stop: Callable[[], None] | None = None) -> T:
-        """Call it in the thread, to its end: a cancel is heeded after that, and `stop` may bring it about."""
-        told, result = await self._to_the_end(function, given, stop)
-        if told is not None:
-            result.exception()  # nobody waits for its result any more
-            raise told
-        return result.result()
+    async def run(
+        self,
+        function: Callable[..., T],
+        *given: Any,
+        stop: Callable[[], None] | None = None,
+        heeds_cancel: bool = True,
+    ) -> T:
+        """Call it in the thread, to its end: a cancel is heeded after that, and `stop` may bring it about.
 
-    async def finish(self, function: Callable[..., T], *given: Any) -> T:
-        """Call what ends the transaction: whether a cancel comes meanwhile makes no difference."""
-        _, result = await self._to_the_end(function, given, None)
-        return result.result()
-
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-        with self._lock:
-            if not self._open:
-                raise ConfigurationError("this transaction is over: use it inside its block")
-            self._work.put((future, work))
-        return future
-
-    async def _to_the_end(
-        self, function: Callable[..., T], given: tuple[Any, ...], stop: Callable[[], None] | None
-    ) -> tuple[asyncio.CancelledError | None, asyncio.Future[T]]:
+        What ends the transaction does not heed it: whether a cancel comes meanwhile makes no difference.
+        """
         context = copy_context()
         context.run(on_behalf_of.set, threading.get_ident())
         work: Any = partial(context.run, function, *given)
@@ -99,7 +89,18 @@ class TransactionThread:
                     stop = None
             except asyncio.CancelledError as error:
                 told = error
-        return told, future
+        if told is not None and heeds_cancel:
+            future.exception()  # nobody waits for its result any more
+            raise told
+        return future.result()
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._lock:
+            if not self._open:
+                raise ConfigurationError("this transaction is over: use it inside its block")
+            self._work.put((future, work))
+        return future
 
 
 def _serve(work_queue: SimpleQueue[_Work | None]) -> None:

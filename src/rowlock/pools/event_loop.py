@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from rowlock.execution.execute import Executor
 from rowlock.execution.stacks import awaits_of, stack_of
@@ -43,8 +44,6 @@ class AsyncPool:
         self._waiting: deque[Run] = deque()
         self._coroutines: dict[Run, asyncio.Task[None]] = {}
         self._abandoned: set[Run] = set()
-        self._alive_at = 0.0  # when the loop last ran a timer
-        self._alive_timer: asyncio.TimerHandle | None = None
 
     @property
     def stuck(self) -> int:
@@ -87,17 +86,17 @@ class AsyncPool:
             self._closed.set()
             self._call(self._cancel_all)
 
-    def _call(self, function: object, *values: object) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *values)  # type: ignore[arg-type]
+    def _call(self, function: Callable[..., object], *values: object) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(function, *values)
 
     # -- in the loop's thread --------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Begin those that wait, while there is a free slot; abandoned runs hold none."""
         loop = asyncio.get_running_loop()
-        if self._alive_timer is None and self._waiting:
-            self._note_alive(first=True)
+        self._loop_thread = threading.get_ident()
         for _ in range(_AT_ONCE):
             with self._lock:
                 if not self._waiting or len(self._coroutines) - len(self._abandoned) >= self._size:
@@ -124,53 +123,50 @@ class AsyncPool:
             self._begin()
         if not abandoned:
             self._runs.settle(run, outcome)
+        self._stop_if_left()
 
     def _cancel(self, run: Run) -> None:
         # One that has not begun looks for itself; cancelled before its first step, it would never report.
         if (task := self._coroutines.get(run)) is not None and run.context.began is not None:
             task.cancel()
 
-    def _note_alive(self, first: bool = False) -> None:
-        self._alive_at, self._alive_timer = time.monotonic(), None
-        self._loop_thread = threading.get_ident()
-        if first or self._coroutines:
-            self._alive_timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._note_alive)
-
     def _cancel_all(self) -> None:
         """The worker is leaving: what is still there is cancelled, and the loop lives until it has ended."""
         self.take_back()
         for run in list(self._coroutines):
             self._cancel(run)
-        self._leave()
+        self._stop_if_left()
 
-    def _leave(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._coroutines:
-            loop.call_later(_LOOK_EVERY, self._leave)
-        elif not self._is_callers:
-            loop.stop()
+    def _stop_if_left(self) -> None:
+        if self._closed.is_set() and not self._coroutines and not self._is_callers:
+            asyncio.get_running_loop().stop()
 
     # -- in the watcher's thread -----------------------------------------------------------------
 
     def _watch(self) -> None:
-        suspect, told = None, False
+        """Ask the loop for an answer, again and again: what blocks it is what runs while none comes."""
         while not self._closed.wait(_LOOK_EVERY if self._coroutines else BLOCKED):
-            late = time.monotonic() - self._alive_at
-            if not self._coroutines or late < 2 * _LOOK_EVERY:
-                suspect, told = None, False
+            if not self._coroutines:
                 continue
-            # Thousands of short steps take their time, too: one that blocks is still the same one later.
-            current = asyncio.current_task(self._loop)
-            if late >= BLOCKED and current is suspect and not told:
-                told, running = True, list(self._coroutines.items())
-                frame = sys._current_frames().get(self._loop_thread)
-                log.warning(
-                    "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
-                    next((run.claim.title for run, task in running if task is current), "something"),
-                    late * 1000,
-                    "" if frame is None else stack_of(frame),
-                )
-            suspect = current
+            asked_at, answered = time.monotonic(), threading.Event()
+            self._call(answered.set)
+            suspect, told = None, False
+            while not (answered.wait(_LOOK_EVERY) or self._closed.is_set()):
+                # Thousands of short steps take their time, too: one that blocks is still the same one later.
+                current, late = asyncio.current_task(self._loop), time.monotonic() - asked_at
+                if late >= BLOCKED and current is suspect and not told:
+                    told = True
+                    self._log_blocked(current, late)
+                suspect = current
+
+    def _log_blocked(self, current: asyncio.Task[None] | None, seconds: float) -> None:
+        running, frame = list(self._coroutines.items()), sys._current_frames().get(self._loop_thread)
+        log.warning(
+            "%s blocks the event loop, and all that runs on it, for %.0f ms so far:\n%s",
+            next((run.claim.title for run, task in running if task is current), "something"),
+            seconds * 1000,
+            "" if frame is None else stack_of(frame),
+        )
 
 
 def _live(loop: asyncio.AbstractEventLoop) -> None:

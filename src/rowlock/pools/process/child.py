@@ -26,7 +26,7 @@ from rowlock.execution.context import JobContext, current
 from rowlock.execution.execute import Executor
 from rowlock.execution.residents import Residents
 from rowlock.execution.stacks import stack_of
-from rowlock.job import Claim, Report
+from rowlock.job import Claim
 from rowlock.pools.process import log_forwarding, messages
 from rowlock.stores import base
 from rowlock.workload import App, Workload
@@ -176,9 +176,7 @@ class ChildRuns:
         self._busy = threading.Event()
         self._ended = False  # nothing more will come
         self._reports = threading.Lock()  # held while a report is taken and sent
-        self._reported = False  # the parent has a report of the current run
-        self._asked = 0  # for what the parent has not written of it; answers come in the same order
-        self._unwritten: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+        self._asked: deque[threading.Event] = deque()  # for unwritten reports; answered in the same order
 
     # -- in the main thread ----------------------------------------------------------------------
 
@@ -190,9 +188,11 @@ class ChildRuns:
             outcome = executor.execute(self.workload.registry.find(context.task), context)
             if os.getpid() != self._process:  # a task forked, and its child returned from the task
                 os._exit(0)
-            self._send_report(last=True)
             self._busy.clear()
-            self._sender.send(messages.RunEnded(outcome))
+            with self._reports:  # none is sent after the outcome
+                self._current = None
+                report = context.take_report()
+            self._sender.send(messages.RunEnded(outcome, report))
         self._ended = True
         self._busy.set()
 
@@ -202,7 +202,9 @@ class ChildRuns:
         """While a job runs, send its progress and log lines; ends when nothing more will come."""
         while self._busy.wait() and not self._ended:
             time.sleep(_REPORT_INTERVAL_SECONDS)
-            self._send_report()
+            with self._reports:
+                if self._current is not None and (report := self._current.take_report()):
+                    self._sender.send(messages.Reported(report))
 
     # -- in the receiving thread -------------------------------------------------------------------
 
@@ -215,7 +217,9 @@ class ChildRuns:
             context.lost = context.lost or message.lost
             context.cancelled = context.cancelled or not message.lost
         elif isinstance(message, messages.UnwrittenReport):
-            self._unwritten.put(message.report)
+            if message.report is not None and context is not None:
+                context.give_back(message.report)
+            self._asked.popleft().set()
         elif isinstance(message, messages.AskStack):
             # In a thread of its own: the receiving thread must not wait for the parent to read.
             threading.Thread(target=self._send_stack, name="rowlock-stack", daemon=True).start()
@@ -229,7 +233,7 @@ class ChildRuns:
         task = self.workload.registry.find(claim.task)
         timeout = None if task is None else task.timeout
         context = JobContext(claim, timeout, store=self.workload.store, reporting=self)
-        self._reported, self._current = False, context
+        self._current = context
         self._jobs.put(context)
 
     def _send_stack(self) -> None:
@@ -237,15 +241,6 @@ class ChildRuns:
         self._sender.send(messages.StackReply("" if frame is None else storable(stack_of(frame))))
 
     # -- in any thread -----------------------------------------------------------------------------
-
-    def _send_report(self, last: bool = False) -> None:
-        with self._reports:
-            context = self._current
-            if last:
-                self._current = None
-            if context is not None and context.has_report and (report := context.take_report()):
-                self._reported = True
-                self._sender.send(messages.Reported(report))
 
     def log(self, record: dict[str, Any]) -> None:
         """A log record, and whether it belongs to the run."""
@@ -255,20 +250,16 @@ class ChildRuns:
     def __enter__(self) -> None:
         """A run's transaction opens: all that it has reported so far is to commit with it.
 
-        What the parent has not written yet is asked for. It answers as long as it knows of this run.
+        What the parent has not written yet is given back. It answers as long as it knows of this run.
         """
         self._reports.acquire()
         try:
-            if self._reported and self._current is not None:
+            if self._current is not None and self._current.has_report:
+                given_back = threading.Event()
+                self._asked.append(given_back)
                 self._sender.send(messages.AskUnwrittenReport())
-                self._asked += 1
-                report = None
-                while self._asked:  # twice, if a signal handler of the task's ended the last wait
-                    report = self._unwritten.get()
-                    self._asked -= 1
-                if report is not None:
-                    self._current.give_back(report)
-        except BaseException:
+                given_back.wait()
+        except BaseException:  # of a signal handler of the task's
             self._reports.release()
             raise
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-import queue
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import wait
 
 from rowlock.claim_outcomes import ended
 from rowlock.endings import Event
-from rowlock.error_text import describe
 from rowlock.execution.context import current
 from rowlock.execution.execute import finished
 from rowlock.job import Outcome
@@ -29,7 +28,7 @@ log = logging.getLogger("rowlock.process")
 
 STOP_SECONDS = 2.0  # that a run may take to stop after it was told that it is cancelled or lost
 SHUTDOWN_SECONDS = 5.0  # that a child may take to end: residents are torn down
-_CHANGED_SECONDS, _RUNNING_SECONDS, _IDLE_SECONDS = 0.05, 0.5, 5.0  # the longest waits between two looks
+_LOOK_SECONDS = 0.5  # between looks at whether the run is lost or late, and its child lives
 _FIRST_RESTART_SECONDS, _LONGEST_RESTART_SECONDS = 1.0, 30.0  # between attempts to start a child
 START_ATTEMPTS = 3  # after so many of them a slot counts as stuck
 
@@ -42,36 +41,30 @@ class CannotStart(Exception):
         self.trace = trace
 
 
-Started = dict[str, float] | CannotStart  # the first child's residents, or why there is none
-
-
 class ChildSupervisor:
-    """Takes the runs that wait, one after the other; `run` and `child` change under its lock."""
+    """Takes the runs that wait, one after the other; `run` and `_child` change under its lock."""
 
     def __init__(
         self,
         number: int,
         runs: Runs,
-        waiting: deque[Run],
+        next_waiting: Callable[[], Run | None],
         closed: threading.Event,
-        started: queue.SimpleQueue[Started],
         max_jobs: float,
     ) -> None:
         self._name = f"rowlock-child-{number}"
         self._runs = runs
-        self._waiting = waiting
+        self._next_waiting = next_waiting
         self._closed = closed
-        self._started = started
         self._max_jobs = max_jobs
         self._lock = threading.Lock()
         self.run: Run | None = None  # what the child is in
         self._child: Child | None = None
-        self.idle = False  # its child waits for work
+        self.ready: Future[dict[str, float]] = Future()  # the residents of the first child
         self.failing = 0  # attempts to start a child, since the last that went well
-        self._served = 0  # how many runs this child was given
-        self._changed_at: float | None = None  # when the run was told that it is cancelled or lost
-        self._stack_asked = False
-        self._stacks: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._kill_at: float | None = None  # when the child is killed, if it has not stopped as it was told
+        self._stack: Future[str] = Future()  # of the run, when somebody has asked
+        self._stack_asked = False  # and the child was not told yet
         self._wake_sent = False
         self._wake_signal, self._wake_pipe = multiprocessing.Pipe(duplex=False)
         self._thread = threading.Thread(target=self._keep_child, name=self._name, daemon=True)
@@ -79,7 +72,7 @@ class ChildSupervisor:
     # -- for other threads -------------------------------------------------------------------------
 
     def start(self, plan: messages.ChildPlan) -> None:
-        """Start the first child; how that went is put into `started`."""
+        """Start the first child; `ready` tells how that went."""
         self._plan = plan
         self._thread.start()
 
@@ -95,18 +88,12 @@ class ChildSupervisor:
                 self._wake_sent = True
                 self._wake_pipe.send_bytes(b".")
 
-    def ask_stack(self) -> None:
-        """Ask the child for the stack of its run."""
-        while not self._stacks.empty():
-            self._stacks.get()
+    def ask_stack(self) -> Future[str]:
+        """Ask the child for the stack of its run; if its interpreter is held, no answer comes."""
+        asked = self._stack = Future[str]()
         self._stack_asked = True
         self.ring()
-
-    def stack(self, seconds: float) -> str:
-        """The answer; empty if none comes in time."""
-        with suppress(queue.Empty):
-            return self._stacks.get(timeout=seconds)
-        return ""
+        return asked
 
     def kill(self, run: Run | None = None) -> None:
         """End the child at once, whatever it does; or only if it is in this very run."""
@@ -118,10 +105,9 @@ class ChildSupervisor:
 
     def _keep_child(self) -> None:
         try:
-            self._started.put(self._start_child())
+            self.ready.set_result(self._start_child())
         except BaseException as error:
-            cannot = error if isinstance(error, CannotStart) else CannotStart(repr(error), describe(error))
-            self._started.put(cannot)
+            self.ready.set_exception(error)
             return
         try:
             self._serve()
@@ -159,10 +145,10 @@ class ChildSupervisor:
         except Exception as error:
             raise CannotStart(f"{type(error).__name__}: {error}") from error
         with self._lock:
-            self._child, self._served = child, 0
+            self._child = child
         try:
             while True:
-                message = self._next_message(child, _IDLE_SECONDS)
+                message = self._next_message(child)
                 if self._closed.is_set():
                     child.kill()
                     raise CannotStart("told to end before it was ready")
@@ -171,37 +157,38 @@ class ChildSupervisor:
                 if isinstance(message, messages.StartFailed):
                     raise CannotStart(message.reason, message.trace)
                 self._handle(child, message)
-        except (ChildEnded, CannotStart) as error:
-            with self._lock:
-                self._child = None
-            how = child.reap()
-            if isinstance(error, CannotStart):
-                raise
-            raise CannotStart(why_not_ready(how)) from None
+        except ChildEnded:
+            raise CannotStart(why_not_ready(self._reap(child))) from None
+        except CannotStart:
+            self._reap(child)
+            raise
+
+    def _reap(self, child: Child) -> str:
+        """How it ended; nobody can kill it any more."""
+        with self._lock:
+            self._child = None
+        return child.reap()
 
     def _serve(self) -> None:
         """Send runs to the child and read its messages, until it has ended."""
         child = self._child
         assert child is not None
+        self._kill_at = None
         try:
             while True:
-                if self.run is None and (self._closed.is_set() or self._served >= self._max_jobs):
-                    self._shut_down(child)
-                    return
-                if self._closed.is_set():  # the worker has given back what it runs
+                if self._closed.is_set() and self.run is not None:  # the worker has given it back
                     child.kill()
                     return
-                self._send_run(child)
-                self._send_changes(child)
-                self._handle(child, self._next_message(child, self._wait_seconds()))
+                self._send_messages(child)
+                self._handle(child, self._next_message(child))
         except ChildEnded:
             pass  # `_after_exit` finds out how it ended, and what that costs
         finally:
             self._after_exit(child)
 
-    def _next_message(self, child: Child, seconds: float) -> messages.ToParent | None:
+    def _next_message(self, child: Child) -> messages.ToParent | None:
         """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
-        ready = wait([child.incoming, child.process.sentinel, self._wake_signal], seconds)
+        ready = wait([child.incoming, child.process.sentinel, self._wake_signal], _LOOK_SECONDS)
         if self._wake_signal in ready:
             with self._lock:
                 self._wake_signal.recv_bytes()
@@ -212,64 +199,47 @@ class ChildSupervisor:
             raise ChildEnded
         return None
 
-    def _shut_down(self, child: Child) -> None:
-        """Let it end in good order."""
-        child.send(messages.Shutdown())
-        deadline = time.monotonic() + SHUTDOWN_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            self._handle(child, self._next_message(child, min(left, _RUNNING_SECONDS)))
-        log.warning(
-            "%s (process %s) did not end within %g s; it is killed",
-            *(self._name, child.process.pid, SHUTDOWN_SECONDS),
-        )
-        child.kill()
-
     # -- messages to the child ---------------------------------------------------------------------
 
-    def _send_run(self, child: Child) -> None:
-        """If the child has nothing to do, send it the next run that may begin."""
-        while self.run is None:
-            self.idle = not self._waiting
-            try:
-                run = self._waiting.popleft()
-            except IndexError:
-                self.idle = True
-                if self._waiting:  # it came while nobody knew that this child is idle
-                    continue
-                return
-            if (outcome := self._runs.ended_before_start(run)) is not None:
-                self._runs.settle(run, outcome)
-                continue
-            self.idle = False
-            with self._lock:
-                self.run = run
-            self._served += 1
-            run.context.began_at(time.monotonic())
-            child.send(messages.RunJob(run.claim))
-
-    def _send_changes(self, child: Child) -> None:
-        """Tell the run that it is cancelled or lost, and kill the child if it does not stop."""
-        run, moment = self.run, time.monotonic()
+    def _send_messages(self, child: Child) -> None:
+        """Tell the child what is new: a run to begin, or that it has to stop."""
         if self._stack_asked:
             self._stack_asked = False
             child.send(messages.AskStack())
-        if run is None or not (run.context.cancelled or run.context.lost):
-            return
-        if self._changed_at is None:
-            self._changed_at = moment
-            child.send(messages.ClaimChanged(run.context.lost))
-        elif moment > self._changed_at + STOP_SECONDS:
-            log.warning(
-                "%s did not stop within %g s: process %s is killed",
-                *(run.claim.title, STOP_SECONDS, child.process.pid),
-            )
-            self._changed_at = math.inf  # it takes a moment to die: say it once
-            child.kill()
+        if self._kill_at is not None:
+            self._kill_if_late(child, self._kill_at)
+        elif (run := self.run) is not None:
+            if run.context.cancelled or run.context.lost:
+                self._kill_at = time.monotonic() + STOP_SECONDS
+                child.send(messages.ClaimChanged(run.context.lost))
+        elif self._closed.is_set() or child.served >= self._max_jobs:
+            self._kill_at = time.monotonic() + SHUTDOWN_SECONDS
+            child.send(messages.Shutdown())
+        else:
+            self._send_run(child)
 
-    def _wait_seconds(self) -> float:
-        if self.run is None:
-            return _IDLE_SECONDS
-        return _RUNNING_SECONDS if self._changed_at is None else _CHANGED_SECONDS
+    def _send_run(self, child: Child) -> None:
+        """Send the next run that may begin, if there is one."""
+        while (run := self._next_waiting()) is not None:
+            if (outcome := self._runs.ended_before_start(run)) is not None:
+                self._runs.settle(run, outcome)
+                continue
+            with self._lock:
+                self.run = run
+            child.served += 1
+            run.context.began_at(time.monotonic())
+            child.send(messages.RunJob(run.claim))
+            return
+
+    def _kill_if_late(self, child: Child, deadline: float) -> None:
+        """Kill the child if it, or its run, has not stopped in time."""
+        if time.monotonic() < deadline:
+            return
+        run = self.run
+        who, seconds = (self._name, SHUTDOWN_SECONDS) if run is None else (run.claim.title, STOP_SECONDS)
+        log.warning("%s did not stop within %g s: process %s is killed", who, seconds, child.process.pid)
+        self._kill_at = math.inf  # it takes a moment to die: say it once
+        child.kill()
 
     # -- messages of the child ---------------------------------------------------------------------
 
@@ -281,37 +251,35 @@ class ChildSupervisor:
                 log_forwarding.receive(message.record)
             current.reset(token)
         elif isinstance(message, messages.StackReply):
-            self._stacks.put(message.text)
+            if not self._stack.done():
+                self._stack.set_result(message.text)
         elif run is None:
             return
         elif isinstance(message, messages.RunEnded):
-            self._end_run(message.outcome)
+            if message.report is not None:
+                run.context.add_report(message.report)
+            self._end_run(run, message.outcome)
         elif isinstance(message, messages.Reported):
             run.context.add_report(message.report)
         elif isinstance(message, messages.AskUnwrittenReport):
             child.send(messages.UnwrittenReport(run.context.unwritten()))
 
-    def _end_run(self, outcome: Outcome) -> None:
+    def _end_run(self, run: Run, outcome: Outcome) -> None:
         with self._lock:
-            run, self.run = self.run, None
-        self._changed_at = None
-        if run is not None and not run.settled:  # an abandoned run has been decided on
+            self.run = None
+        self._kill_at = None
+        if not run.settled:  # an abandoned run has been decided on
             self._runs.settle(run, outcome)
 
     # -- when the child has ended --------------------------------------------------------------------
 
     def _after_exit(self, child: Child) -> None:
-        """Charge the run that the child was in."""
-        self.idle = False
-        try:
-            while child.incoming.poll(0):  # what it sent before it died
+        """Read what the child sent before it died, and charge the run that it was in."""
+        with suppress(ChildEnded, OSError):  # everything was read
+            while child.incoming.poll(0):
                 self._handle(child, child.receive())
-        except ChildEnded:
-            pass  # everything was read; how it ended is asked below
-        with self._lock:
-            self._child = None
-        how = child.reap()
+        how = self._reap(child)
         if (run := self.run) is not None:
             asked, lost = run.context.cancelled, run.context.lost
             outcome = ended(run.claim, Event.CHILD_DIED, run.retry, how, cancel_requested=asked, lost=lost)
-            self._end_run(outcome if run.settled else finished(run.context, outcome))
+            self._end_run(run, outcome if run.settled else finished(run.context, outcome))

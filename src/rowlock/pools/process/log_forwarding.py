@@ -11,9 +11,8 @@ from typing import Any
 
 from rowlock.error_text import storable
 
-_HANDED = "_rowlock_forwarded"  # what has it was sent, by the handler of a logger below
 # Sent as text of their own, or made anew by whoever formats the record.
-_NOT_SENT = {"args", "msg", "exc_info", "exc_text", "stack_info", "message", "asctime", _HANDED}
+_NOT_SENT = {"args", "msg", "exc_info", "exc_text", "stack_info", "message", "asctime"}
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -26,13 +25,11 @@ def levels() -> dict[str, int]:
 
 def forward(say: Callable[[dict[str, Any]], None], given: dict[str, int]) -> None:
     """In the child, after its imports: whatever handlers they have set up, records go to the parent."""
-    handler = _Forwarder(say)
-    for one in list(logging.root.manager.loggerDict.values()):
-        if isinstance(one, logging.Logger) and any(
-            not isinstance(other, logging.NullHandler) for other in one.handlers
-        ):
-            one.handlers[:] = [handler]
-    logging.root.handlers[:] = [handler]
+    for one in logging.root.manager.loggerDict.values():
+        if isinstance(one, logging.Logger):
+            one.handlers.clear()
+            one.propagate = True  # whether it goes further is for the parent's logger to say
+    logging.root.handlers[:] = [_Forwarder(say)]
     for name, level in given.items():
         logging.getLogger(name or None).setLevel(level)
 
@@ -51,9 +48,6 @@ class _Forwarder(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, _HANDED, False):
-            return
-        setattr(record, _HANDED, True)
         try:
             self._say(_fields(record))
         except Exception:

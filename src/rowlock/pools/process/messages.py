@@ -72,9 +72,10 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
 
 
 class RunEnded(msgspec.Struct, tag=True, frozen=True):
-    """What the run came to; its last report was sent before."""
+    """What the run came to, with its last report."""
 
     outcome: Outcome
+    report: Report | None
 
 
 class Reported(msgspec.Struct, tag=True, frozen=True):

@@ -9,11 +9,11 @@ import atexit
 import logging
 import math
 import os
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import as_completed, wait
 from contextlib import suppress
 
 from rowlock.errors import ConfigurationError
@@ -24,7 +24,6 @@ from rowlock.pools.process.child_supervisor import (
     START_ATTEMPTS,
     CannotStart,
     ChildSupervisor,
-    Started,
 )
 from rowlock.pools.process.spawn import plan_for
 from rowlock.workload import App, Workload
@@ -59,10 +58,9 @@ class ProcessPool:
         self._process = os.getpid()
         self._closed = threading.Event()
         self._waiting: deque[Run] = deque()
-        self._started: queue.SimpleQueue[Started] = queue.SimpleQueue()
         most = math.inf if max_jobs is None else max_jobs
         self._supervisors = [
-            ChildSupervisor(number + 1, runs, self._waiting, self._closed, self._started, most)
+            ChildSupervisor(number + 1, runs, self._next_waiting, self._closed, most)
             for number in range(size)
         ]
 
@@ -76,29 +74,28 @@ class ProcessPool:
         atexit.register(self._kill)  # children leave SIGTERM to us, and multiprocessing would wait for them
         for supervisor in self._supervisors:
             supervisor.start(plan)
-        for _ in self._supervisors:
-            started = self._started.get()
-            if isinstance(started, CannotStart):
-                self.close()
-                if started.trace:
-                    log.error("a child process cannot work for %s:\n%s", plan.app, started.trace)
+        for ready in as_completed([supervisor.ready for supervisor in self._supervisors]):
+            if isinstance(error := ready.exception(), CannotStart):
+                if error.trace:
+                    log.error("a child process cannot work for %s:\n%s", plan.app, error.trace)
                 hint = _OPENED_AT_IMPORT if plan.database.startswith("duckdb:") else ""
-                raise ConfigurationError(f"a child process cannot work for {plan.app}: {started}{hint}")
-            self._residents.elsewhere.update(started)
+                raise ConfigurationError(f"a child process cannot work for {plan.app}: {error}{hint}")
+            self._residents.elsewhere.update(ready.result())
 
     def submit(self, runs: Sequence[Run]) -> None:
         self._waiting.extend(runs)
-        idle = [supervisor for supervisor in self._supervisors if supervisor.idle]
-        for supervisor in idle[: len(self._waiting)]:
-            supervisor.idle = False
-            supervisor.ring()
+        for supervisor in self._supervisors:
+            if supervisor.run is None:  # one that is in a run looks by itself when it ends
+                supervisor.ring()
 
     def take_back(self) -> list[Run]:
-        waiting = []
-        with suppress(IndexError):  # one by one: children take from it meanwhile
-            while True:
-                waiting.append(self._waiting.popleft())
-        return waiting
+        return list(iter(self._next_waiting, None))
+
+    def _next_waiting(self) -> Run | None:
+        """Taken one by one, also by the children."""
+        with suppress(IndexError):
+            return self._waiting.popleft()
+        return None
 
     def cancel(self, run: Run) -> None:
         for supervisor in self._supervisors:
@@ -110,14 +107,9 @@ class ProcessPool:
             supervisor.kill(run)
 
     def where(self) -> dict[Run, str]:
-        asked = {run: one for one in self._supervisors if (run := one.run) is not None}
-        for supervisor in asked.values():
-            supervisor.ask_stack()
-        deadline = time.monotonic() + _STACK_SECONDS
-        return {
-            run: supervisor.stack(max(0.0, deadline - time.monotonic())) or _SILENT
-            for run, supervisor in asked.items()
-        }
+        asked = {run: one.ask_stack() for one in self._supervisors if (run := one.run) is not None}
+        wait(asked.values(), _STACK_SECONDS)
+        return {run: stack.result() if stack.done() else _SILENT for run, stack in asked.items()}
 
     def close(self) -> None:
         self._closed.set()

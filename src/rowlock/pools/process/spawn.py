@@ -78,6 +78,8 @@ class ChildEnded(Exception):
 class Child:
     """One child process, as its parent sees it."""
 
+    served = 0  # runs that it was given
+
     def __init__(self, plan: ChildPlan, name: str) -> None:
         self.incoming: Connection
         self.incoming, out = _spawn.Pipe(duplex=False)
