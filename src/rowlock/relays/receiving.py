@@ -63,7 +63,7 @@ class ReceivingStore(Store):
         self._inbox = inbox
         self._mailbox = mailbox
         self._store = store
-        self.exchange = self._exchange
+        self.exchange, self.wake = self._exchange, self._wake
         # One run at a time has no neighbours that it could take along; messages tell of all that is due.
         self.isolated_waiting = lambda queues, unknown=(): False
         self.next_needed = lambda worker, now=None: None
@@ -117,7 +117,7 @@ class ReceivingStore(Store):
         """Messages do."""
         return True
 
-    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+    def _wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         """Messages ring; nobody has to listen to the database."""
         self._inbox.ring = ring
         return Wake()
