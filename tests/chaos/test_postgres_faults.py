@@ -19,7 +19,7 @@ from tests.servers.proxy import Proxy
 from tests.stores.steps import worker
 
 WORKERS = 2
-FUSED = r"rowlock_jobs j\s+SET state = 'running'"  # an exchange: outcomes go back, claims come
+FUSED = r"rowlock_jobs AS j\s+SET state = 'running'"  # an exchange: outcomes go back, claims come
 
 
 class Through(Storm):
