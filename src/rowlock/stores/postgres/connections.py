@@ -67,6 +67,7 @@ class Connection(psycopg.Connection[TupleRow]):
         super().__init__(*given, **named)
         self.process = os.getpid()
         self.used_at = time.monotonic()
+        self.prepared: set[bytes] = set()  # statements that are run without a cursor, see `prepared.py`
         # One cursor for all of rowlock's own statements, which are named SQL: it has loaders of its own, and
         # those of the connection stay as users expect them.
         self.own_cursor: Any = psycopg.Cursor(self, row_factory=tuple_row)
@@ -230,7 +231,7 @@ class Connections:
             "autocommit": True,
             "prepare_threshold": None if self._address.pooled else 3,
             "application_name": name,
-            "client_encoding": "UTF8",  # whatever the database's own is: JSON relies on it
+            "client_encoding": "UTF8",  # whatever the database's own is: `prepared.py` and JSON rely on it
         }
         if not self._address.pooled:
             # A pooler would refuse these, or give them to somebody else.

@@ -16,7 +16,7 @@ from rowlock.errors import OutcomeUnknown, StoreUnreachable
 from rowlock.job import Claim, ClaimRequest, Exchange, ExchangeResult, Outcome
 from rowlock.stores.postgres.dialect import exchange, exchange_start
 from rowlock.stores.postgres.faults import is_lost
-from rowlock.stores.postgres.session import Row, Value
+from rowlock.stores.postgres.prepared import Row, Value
 from rowlock.stores.source import OneStatement
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out
 from rowlock.stores.sql.finishing import without_expired

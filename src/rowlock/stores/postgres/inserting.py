@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rowlock.errors import StoreError
 from rowlock.job import Inserted, NewJob
 from rowlock.stores.postgres.connections import Connection
+from rowlock.stores.postgres.dialect import statements
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.lost_answers import LOOKED_UP, log
+from rowlock.stores.postgres.prepared import Value
 from rowlock.stores.sql.inserting import insert as insert_by_key
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import qualified
@@ -57,7 +59,8 @@ def insert(database: PostgresDatabase, jobs: Sequence[NewJob], now: float | None
 def _insert_one(database: PostgresDatabase, job: NewJob) -> Inserted:
     """One statement, which commits by itself; if its answer is lost, the token finds the job."""
     token = random.getrandbits(63)
-    values = {
+    statement = statements(database.address.schema)["insert_one"]
+    values: dict[str, Value] = {
         "task": job.task,
         "queue": job.queue,
         "priority": job.priority,
@@ -70,8 +73,8 @@ def _insert_one(database: PostgresDatabase, job: NewJob) -> Inserted:
         try:
             with database.read() as db:
                 connection = db.connection
-                ((id, created, _),) = db.rows("insert_one", **values)
-            return Inserted(id, True, created)
+                ((id, created, _),) = db.ask(statement, values)
+            return Inserted(int(id or 0), True, float(created or 0))
         except StoreError as error:
             if connection is None or not is_lost(error.__cause__):
                 raise

@@ -8,10 +8,8 @@ from typing import Any
 import psycopg
 
 from rowlock.stores.postgres.connections import Connection
+from rowlock.stores.postgres.prepared import Row, Value, prepared
 from rowlock.stores.sql.session import Session
-
-Value = str | int | float | None
-Row = tuple[bytes | None, ...]
 
 
 class PostgresSession(Session):
@@ -38,11 +36,9 @@ class PostgresSession(Session):
         return self._execute(statement, values).fetchall()
 
     def ask(self, statement: str, values: dict[str, Value]) -> list[Row]:
-        """The rows of a statement that every job goes through, as the text that the server sent."""
+        """The rows of a statement that every job goes through; it is prepared, and they come as text."""
         values["now"] = self._now
-        result = self._cursor.execute(statement, values, prepare=True).pgresult
-        columns = range(result.nfields)
-        return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
+        return prepared(statement).rows(self.connection, values)
 
     def each(self, name: str, /, values: Sequence[dict[str, Any]]) -> list[int]:
         if len(values) < 2:

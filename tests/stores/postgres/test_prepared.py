@@ -16,7 +16,8 @@ from rowlock.job import ClaimRequest
 from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.connections import Connection, Unanswered
-from rowlock.stores.postgres.session import PostgresSession, Row, Value
+from rowlock.stores.postgres.prepared import Row, Value
+from rowlock.stores.postgres.session import PostgresSession
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 from tests.stores.steps import add, new, take, worker
@@ -82,6 +83,13 @@ def test_it_is_prepared_once_and_again_if_the_server_forgot_it(connection: Conne
         ask(connection, ECHO, a="", b=number)
     assert known() == before + 1
     connection.own_cursor.execute("DEALLOCATE ALL")
+    assert ask(connection, ECHO, a="", b=1) == [(b"", b"2", b"%")]
+
+
+def test_it_is_run_if_its_preparation_was_not_written_down(connection: Connection) -> None:
+    """As after a Ctrl-C between the two."""
+    ask(connection, ECHO, a="", b=1)
+    connection.prepared.clear()
     assert ask(connection, ECHO, a="", b=1) == [(b"", b"2", b"%")]
 
 
