@@ -56,6 +56,26 @@ def test_an_idle_wait_ends_with_the_pause(lab: Lab) -> None:
     assert seen[0] == 1 and sorted(seen) == [1, 1, 2]
 
 
+def test_a_pause_that_a_batch_commits_with_its_rows_comes_to_its_end(lab: Lab) -> None:
+    """It is written by the run's own transaction, and not by an exchange."""
+    lab.create(4)
+    app, seen = lab.app(poll_interval=0.1), []
+
+    @app.consumer("upload", table=lab.table, state="analysis_state", batch=2)
+    def upload(ctx: JobContext, recordings: list[Row]) -> list[RetryLater | None]:
+        seen.append([one.id for one in recordings])
+        answers: list[RetryLater | None] = [None] * len(recordings)
+        if len(seen) == 1:
+            answers[-1] = RetryLater(0.1, pause=True)
+        with ctx.transaction():
+            return answers
+
+    with app.consuming("upload", concurrency=1).background() as worker:
+        eventually(lambda: lab.marks("upload") == dict.fromkeys(range(1, 5), True))
+    assert len(seen) <= 4
+    assert worker.tally.released <= 4
+
+
 def test_batches_that_were_claimed_ahead_go_back_when_a_row_asks_for_a_pause(lab: Lab) -> None:
     lab.create(400)
     app, seen = lab.app(), []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
 from rowlock.execution.context import JobContext
-from rowlock.job import Claim
+from rowlock.job import Claim, Outcome
 from rowlock.pools.base import Run
 from rowlock.task import Runnable
 from rowlock.worker.demand import Demand
@@ -67,6 +67,7 @@ class Cycle:
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
         self.closed = False  # no runner has to make a cycle any more
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
+        self._runs.pausing.clear()
         self._look_at = 0.0
         self._enough = 0  # while more quick runs than these are left, outcomes wait for others,
         self._due_at = 0.0  # but not longer than until then
@@ -137,7 +138,9 @@ class Cycle:
                 demand.look_for_isolated()
             self._take_back_what_waits_too_long()
         exchanger.release_lost_claims(runs.in_flight)
-        demand.learn(exchanger.count_written())
+        written = exchanger.count_written()
+        demand.learn(written)
+        self._end_pausing(written)
         request = None if self.stopping else demand.request()
         batch = exchanger.prepare(flush=self.stopping)
         if not batch and not (request and demand.is_short()):
@@ -149,13 +152,17 @@ class Cycle:
             demand.claimed(request, got.claims)
             # If the strategy was changed meanwhile, these came in the old order.
             self._admit(got.claims, request.count, in_order=self._profile.strategy == request.strategy)
-        if paused := {one.queue for one in batch.outcomes if one.pause}:
-            self.take_back()  # what was prefetched from these queues
-            runs.pausing -= paused
+        self._end_pausing(batch.outcomes)
         if request is None or len(got.claims) >= request.count:
             return 0.0 if demand.is_short() else self._until_deadline(_LOOK_SECONDS)
         idle = min(self._polls.idle_wait(), got.look_again_in)
         return min(idle, self._until_deadline(_LOOK_SECONDS)) if runs.in_flight else idle
+
+    def _end_pausing(self, written: Sequence[Outcome]) -> None:
+        """Pauses that runs asked for are written: what was prefetched from these queues goes back."""
+        if paused := {one.queue for one in written if one.pause}:
+            self.take_back()
+            self._runs.pausing -= paused
 
     def _until_deadline(self, longest: float) -> float:
         """Seconds until a run may be over its timeout, or a quick one has waited for a while."""
