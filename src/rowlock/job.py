@@ -1,6 +1,6 @@
 """The plain data that travels through rowlock: jobs, claims, outcomes.
 
-Frozen records without behaviour of their own; no SQL, no threads.
+Frozen records; no SQL, no threads.
 """
 
 from __future__ import annotations

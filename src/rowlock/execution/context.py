@@ -19,8 +19,8 @@ from rowlock.errors import CancelRequested, ClaimLost, ConfigurationError, RunTi
 from rowlock.job import KEPT_LOG_LINES, Claim, LogLine, Progress, Report
 
 if TYPE_CHECKING:
-    from rowlock.execution.blocks import Block, Checkpoint
     from rowlock.execution.transaction import Transaction
+    from rowlock.execution.transaction_blocks import Block, Checkpoint
     from rowlock.execution.transaction_thread import TransactionThread
     from rowlock.stores.sql.store import Store
 
@@ -146,7 +146,7 @@ class JobContext:
         Yields the driver's connection to the queue's database, or joins a SQLAlchemy session or Django
         connection. Leaving the block does not commit; an exception anywhere undoes everything.
         """
-        from rowlock.execution.blocks import Block
+        from rowlock.execution.transaction_blocks import Block
 
         return Block(self, session)
 
@@ -156,7 +156,7 @@ class JobContext:
         Otherwise they are undone and `ClaimLost` is raised. A run may have any number of them, one after the
         other, before its `ctx.transaction()` or its end. It yields what `ctx.transaction()` would.
         """
-        from rowlock.execution.blocks import Checkpoint
+        from rowlock.execution.transaction_blocks import Checkpoint
 
         return Checkpoint(self, session)
 

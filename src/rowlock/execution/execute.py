@@ -1,4 +1,4 @@
-"""One claim to one outcome: resolve the task, convert the arguments, call, encode the result.
+"""One claim to one outcome: convert the arguments, call the task's function, encode the result.
 
 Small steps that return values; no store, no threads.
 """

@@ -1,4 +1,4 @@
-"""One cycle of a worker: what may be claimed now, the exchange with the store, and runs in their pools.
+"""One cycle of a worker: maintenance, what may be claimed now, the exchange, and runs in their pools.
 
 Made by the loop's thread or by a runner, one at a time; says when one is due.
 """
@@ -56,7 +56,7 @@ class Cycle:
         self._exchanger = exchanger
         self._demand = demand
         self._runs = runs
-        self._load = runs.load["thread"]
+        self._thread_load = runs.load["thread"]
         self._pools = pools
         self.lock = threading.Lock()
         self.stopping = False  # nothing more is claimed
@@ -82,18 +82,18 @@ class Cycle:
         return max(0.0, self._due_at - time.monotonic()) if self._enough_left() else 0.0
 
     def _enough_left(self) -> bool:
-        load = self._load
+        load = self._thread_load
         return load.quick > self._enough and not load.slow
 
     def run_if_due(self, is_alone: Callable[[], bool]) -> bool:
-        """For a runner whose run has ended; False if the loop's thread has to look after what is left.
+        """For a runner whose run has ended; False if the loop's thread has to be woken for what is left.
 
-        The loop's thread sees to it that outcomes do not wait for too long.
+        The loop's thread sees to it by itself that outcomes do not wait for too long.
         """
         if self._enough_left():
             return True
         # Beside other runners the loop's thread makes it: it can wait for the disk while they run.
-        if self._load.slow or not is_alone() or self.stopping or self.backoff.failing:
+        if self._thread_load.slow or not is_alone() or self.stopping or self.backoff.failing:
             return False
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
@@ -108,11 +108,11 @@ class Cycle:
         return bool(self._runs.in_flight) and not left and self.failure is None
 
     def run(self) -> float:
-        """Write the outcomes, claim for the free slots; returns how long to wait. The lock has to be held."""
+        """Do what is due, write outcomes, claim for free slots; returns how long to wait. Needs the lock."""
         try:
             with self._store.database.together():
                 wait = self._steps()
-            self._enough = max(self._load.quick // 2, self._pools.slots.get("thread", 1) - 1)
+            self._enough = max(self._thread_load.quick // 2, self._pools.slots.get("thread", 1) - 1)
             self._due_at = time.monotonic() + HORIZON
             wait = max(wait, self.due_in())  # while enough is left, a runner makes the next one, or rings
             return min(wait, LOOK_EVERY_SECONDS) if self._exchanger.lost_claims.expected else wait

@@ -64,7 +64,7 @@ class Demand:
         return self._wanted() > 0 and not self._is_blocked(self._runs.all_runs())
 
     def is_short(self) -> bool:
-        """True if more jobs are needed before outcomes come, with which they can be claimed."""
+        """True if more jobs are worth an exchange of their own now, without an outcome to write."""
         return self._wanted() > 0 and any(
             prefetch.is_short(load.slow, load.quick) for prefetch, load in self._loads()
         )

@@ -1,4 +1,4 @@
-"""The only caller of the store's `exchange`: outcomes go out, claims come in, in one transaction.
+"""The exchanges of a worker or a poller with its store: outcomes go out, claims come in.
 
 Keeps what could not be written, and gives back claims whose answer was lost. One call at a time.
 """
@@ -52,7 +52,7 @@ class Exchanger:
         return self._unwritten.take(counts.minutes(self._heartbeat.id, flush) if counts else ())
 
     def exchange(self, batch: Batch, request: ClaimRequest | None = None) -> ExchangeResult:
-        """Write the batch and take the claims that are asked for, in one transaction; count it as a poll."""
+        """Write the batch and take the claims that are asked for; counts as a poll."""
         self._heartbeat.ensure()
         if request is not None:
             self._polls.before_claim()

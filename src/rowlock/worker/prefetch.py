@@ -1,6 +1,6 @@
 """How many quick jobs are claimed before a slot is free, by what a pool has learnt about its tasks.
 
-Knows neither the store nor runs in flight: it is given numbers.
+Knows neither the store nor which runs are in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The body of a thread that runs jobs: it takes a run, executes it, settles it, and may make the exchange."""
+"""The body of a thread that runs jobs: takes a run, executes it, settles it, may make the next cycle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Runner:
                 os._exit(0)
             if not pool.ended(run):
                 return
-            # The last one to end makes the exchange and goes on with what comes: to wake the loop's thread
+            # The last one to end makes the cycle and goes on with what comes: to wake the loop's thread
             # and to be woken by it takes longer than many a job (650 against 780 us, one job at a time), and
             # two threads that take the interpreter from each other take longer than one (30 k, 41 k jobs/s).
             if runs.settle(run, outcome, ring=False) and not self._cycle.run_if_due(pool.is_alone):

@@ -72,7 +72,8 @@ class Worker:
         self._residents = Residents()
         self._counts = Counts()
         self._unwritten = Unwritten()
-        # From here on, each is given those above it and calls nothing but them.
+        # From here on, each is given those above it and calls nothing but them; the threads of a thread pool
+        # do what the runner says.
         self.runs = Runs(self._unwritten, self._bell, check_seconds("timeout_grace", timeout_grace) or 0.0)
         self._executor = Executor(app.hooks, app.settings.max_payload_bytes, self._residents)
         self._pools = Pools(app, workload, self.runs, self._executor, pool, concurrency, max_jobs_per_child)
@@ -261,7 +262,7 @@ class Worker:
     def _pause(self, seconds: float) -> None:
         if self.ended:
             return
-        elsewhere = self.cycle.lock.locked()  # a runner makes an exchange, and rings if it needs us
+        elsewhere = self.cycle.lock.locked()  # a runner makes a cycle, and rings if it needs us
         failing = self.cycle.backoff.failing
         if elsewhere:
             seconds = min(seconds, SOON_SECONDS)  # then it waits for jobs again, if the runner does not ring

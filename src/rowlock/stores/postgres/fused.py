@@ -76,7 +76,7 @@ class FusedExchange:
                 raise
             raise OutcomeUnknown(f"{error}; what was written is looked up") from error
         if said.claims:
-            # The statement has cleared the mark in its row.
+            # The statement has cleared the flag in its row that says it sleeps.
             self._database.sleepers.get_up(asked.worker, is_told=True)
         last = said.claims[-1].queue if said.claims else request.after if request else ""
         got = ExchangeResult(self._in_time(asked, said.claims), said.lost, last)

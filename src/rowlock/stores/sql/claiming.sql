@@ -22,7 +22,7 @@
 -- fragment: queued
 state = 'queued'
 
--- There is no index on (queue, position): one more index costs a quarter of the throughput. Instead the
+-- SQLite has no index on (queue, position): one more index costs a quarter of the throughput. Instead the
 -- levels are stepped through (one seek each, 201 at most) and the first few of each are merged.
 -- ORDER BY and LIMIT instead of max: while it expects one row, a PostgreSQL server before 17 gathers all that is queued
 -- to find the highest (38 ms instead of 0.1 at 100,000 jobs), and a prepared statement goes on like that.

@@ -84,7 +84,7 @@ class Exchanges:
             return self._apart(asked)
 
     def _attempt(self, asked: Exchange) -> ExchangeResult:
-        """In one statement, where that will do; what it leaves to be claimed, once more."""
+        """By one statement if the source has one for this; what that leaves unclaimed is attempted again."""
         done = self._source.in_one_statement(asked)
         if done is None:
             return self._in_transaction(asked)
