@@ -73,6 +73,8 @@ def test_in_a_relay_a_profile_also_says_when_a_job_is_overdue(
         ("FAILED_JOB_TIMEOUT_SECONDS", "-1", "FAILED_JOB_TIMEOUT_SECONDS='-1'.*greater than or equal to 0"),
         ("ROWLOCK_PROFILE", "test", "ROWLOCK_PROFILE='test'.*'dev' or 'prod'"),
         ("ROWLOCK_CONCURRENCY", "many", "ROWLOCK_CONCURRENCY='many'"),
+        ("ROWLOCK_LEASE", "x", "ROWLOCK_LEASE='x'"),
+        ("ROWLOCK_POLL_INTERVAL", "x", "ROWLOCK_POLL_INTERVAL='x'"),
         ("ROWLOCK_MAX_PAYLOAD_BYTES", "1", "ROWLOCK_MAX_PAYLOAD_BYTES='1'"),
     ],
 )

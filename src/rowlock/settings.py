@@ -106,6 +106,6 @@ def _sentence(error: Any, arguments: dict[str, Any]) -> str:
     settings = [one for one in Settings.model_fields if known_as.upper() in (one.upper(), *_variables(one))]
     name = settings[0] if settings else known_as
     if arguments.get(name) is None:
-        variables = _variables(name)
+        variables = [*_variables(name), f"ROWLOCK_{name.upper()}"]
         name = next((one for one in variables if one in os.environ), variables[0])
     return f"{name}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
 from rowlock import ConfigurationError, Fail, Flag, JobContext, Retry, Rowlock, Status
@@ -179,6 +181,27 @@ def test_a_row_that_an_operator_retries_is_nobodys(queue: Lab) -> None:
     assert overview.retry_failed(app.consumer_source("mail")) == 1
     columns = "status, locked_by, started_at, finished_at, attempts, error"
     assert get(queue, columns) == {1: ("pending", None, None, None, 0, None)}
+
+
+def test_a_row_that_somebody_settles_while_it_is_retried_stays_settled(queue: Lab, postgres_url: str) -> None:
+    if queue.is_sqlite:
+        pytest.skip("nobody else writes meanwhile")
+    add(queue, 1, 2)
+
+    def mail(row: Row) -> None:
+        raise Fail("no address")
+
+    app = make(queue, mail)
+    app.consume("mail", until_empty=True)
+    table = f"{queue.prefix}task_queue"
+    with psycopg.connect(postgres_url) as other, ThreadPoolExecutor(1) as thread:
+        other.execute(f"UPDATE {table} SET status = 'completed' WHERE id = 1")  # type: ignore[arg-type]
+        cleared = thread.submit(overview.retry_failed, app.consumer_source("mail"))
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        eventually(lambda: queue.execute(waiting) != [(0,)])
+        other.commit()
+        assert cleared.result(30) == 1
+    assert get(queue, "status") == {1: "completed", 2: "pending"}
 
 
 @pytest.mark.parametrize(

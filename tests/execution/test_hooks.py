@@ -162,6 +162,22 @@ def test_a_consumer_has_them_too(on_sqlite: Bench) -> None:
     assert seen == ["birdnet completed"]
 
 
+def test_in_a_child_process_a_plain_hook_may_have_an_event_loop_of_its_own(on_sqlite: Bench) -> None:
+    async def told() -> str:
+        return "told"
+
+    def hook(ctx: JobContext) -> Iterator[None]:
+        assert asyncio.run(told()) == "told"
+        yield
+
+    @on_sqlite.app.task
+    async def work() -> str:
+        return "done"
+
+    outcome = Executor([hook], 1000, Residents()).execute(on_sqlite.app.tasks["work"], local_context("work"))
+    assert (outcome.ending, outcome.result) == ("completed", '"done"')
+
+
 def test_a_child_process_awaits_them_with_the_task(on_sqlite: Bench) -> None:
     """There is no event loop: each run of an async task has one to itself."""
     loops: list[object] = []

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
-from rowlock import JobContext, Retry, Rowlock
+from rowlock import Fail, JobContext, Retry, Rowlock
 from rowlock.execution import transaction_thread
 from rowlock.execution.transaction import Transaction
 from rowlock.stores.sqlite import transaction as sqlite_transaction
@@ -314,6 +314,43 @@ def test_blocks_side_by_side_are_one_transaction(bench: Bench) -> None:
     write.enqueue_many([(n,) for n in range(20)])
     assert bench.app.worker(pool="async").run(until_empty=True).completed == 20
     assert len(bench.words()) == 60
+
+
+def test_blocks_side_by_side_of_many_runs_take_one_slot_per_run(bench: Bench) -> None:
+    """If a block that comes a moment later took another one, runs would wait for each other's."""
+
+    @bench.app.task(retry=False, timeout=60)
+    async def write(ctx: JobContext, n: int) -> None:
+        async def one(name: str, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with ctx.transaction() as tx:
+                await tx.execute(bench.insert, (f"{n} {name}",))
+
+        await asyncio.gather(one("a", 0), one("b", 1), one("c", 3))
+
+    count = 2 * transaction_thread._AT_ONCE
+    write.enqueue_many([(n,) for n in range(count)])
+    assert bench.app.worker(pool="async").run(until_empty=True).completed == count
+    assert len(bench.words()) == 3 * count
+
+
+def test_what_is_enqueued_in_blocks_side_by_side_joins(bench: Bench) -> None:
+    @bench.app.task
+    def other(n: int) -> None: ...
+
+    @bench.app.task(retry=False)
+    async def write(ctx: JobContext) -> None:
+        async def one(n: int) -> None:
+            async with ctx.transaction():
+                await other.aenqueue(n)
+
+        await asyncio.gather(one(1), one(2))
+        raise Fail("undo everything")
+
+    write.enqueue()
+    tally = bench.app.worker().run(until_empty=True)
+    assert (tally.failed, tally.completed) == (1, 0)
 
 
 def test_blocks_side_by_side_are_undone_once(bench: Bench) -> None:

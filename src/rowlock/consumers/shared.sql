@@ -266,8 +266,10 @@ SELECT count(*) FROM «table» WHERE {row_done}
 -- name: oldest
 SELECT {order_as_text}, {order_seconds} FROM «table» {by_index} WHERE {free} ORDER BY {ordering} LIMIT 1
 
+-- {still_failed} is asked again when another transaction has changed the row meanwhile: the list of keys is not.
 -- name: clear_failed
-UPDATE «table» SET {row_cleared} WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed})
+UPDATE «table» SET {row_cleared}
+WHERE «key» IN (SELECT «t».«key» FROM {failed_rows} WHERE {row_failed}) AND {still_failed}
 
 -- The mark that the row has by now.
 -- fragment: kept_mark_state

@@ -90,9 +90,10 @@ class Table:
 
     def on(self, style: str | None) -> Statements:
         """The statements for a user's connection; written once, because runs hold a lock when they ask."""
-        if style not in self._by_style:
-            self._by_style[style] = self._written(style)
-        return self._by_style[style]
+        written = self._by_style.get(style)
+        if written is None:
+            written = self._by_style[style] = self._written(style)
+        return written
 
     def _written(self, style: str | None) -> Statements:
         written = self._pieces(style)

@@ -49,7 +49,7 @@ class Executor:
                 outcome = claim_outcomes.put_off(context.job)
             elif not self._hooks:
                 outcome = self._run(task, context, on_loop=False)
-            elif task.is_async:  # in a child process
+            elif task.is_async and any(map(is_async, self._hooks)):  # in a child process
                 outcome = asyncio.run(self._run_hooked(task, context, on_loop=True))
             else:
                 outcome = at_once(self._run_hooked(task, context, on_loop=False))

@@ -68,15 +68,14 @@ class Transaction:
 
     async def begin(self, on_loop: bool) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
-        if self._lent is not None:  # by an earlier block
-            return
-        if self._own is None:
-            lines = self._borrowed.async_lines if on_loop else self._borrowed.lines
-            self._ended_too_early = ended_too_early(self.is_checkpoint, lines)
-            self._held = await self._on_connection(self._begin, on_loop)
-        in_thread = None if self.thread is None else self.in_thread
-        self._lent = Destination(self._store, self._borrowed, in_thread)
-        joined.set(self._lent)
+        if self._lent is None:  # else an earlier block has begun it
+            if self._own is None:
+                lines = self._borrowed.async_lines if on_loop else self._borrowed.lines
+                self._ended_too_early = ended_too_early(self.is_checkpoint, lines)
+                self._held = await self._on_connection(self._begin, on_loop)
+            in_thread = None if self.thread is None else self.in_thread
+            self._lent = Destination(self._store, self._borrowed, in_thread)
+        joined.set(self._lent)  # by each block: this one may be another coroutine's or thread's
 
     def _begin(self, user: UserConnection) -> HeldConnection | HeldSession | None:
         """Begin, leave a mark by which the same transaction is known again, and hold it."""

@@ -54,13 +54,20 @@ class Block:
     async def _open_in_thread(self) -> Transaction:
         """Reports that are being written come first, and may wait for a lock that another coroutine holds."""
         context = self._context
-        thread = await TransactionThread.enter(takes_slot=self._given is None)
-        try:
-            return await thread.run(context.begin_transaction, self._given, self.is_checkpoint, thread)
-        finally:
-            # It is kept by a run that was cancelled meanwhile, too: its end closes both.
-            if (opened := context.open_transaction) is None or opened.thread is not thread:
-                thread.leave()
+        # Blocks side by side share what the first opens: if each took a slot, and kept it to the end of its
+        # run, runs would wait for each other's.
+        opening: asyncio.Lock = context.__dict__.setdefault("_opening", asyncio.Lock())
+        async with opening:
+            is_open = context.open_transaction is not None
+            if is_open:
+                return context.begin_transaction(self._given, self.is_checkpoint)
+            thread = await TransactionThread.enter(takes_slot=self._given is None)
+            try:
+                return await thread.run(context.begin_transaction, self._given, self.is_checkpoint, thread)
+            finally:
+                # It is kept by a run that was cancelled meanwhile, too: its end closes both.
+                if (opened := context.open_transaction) is None or opened.thread is not thread:
+                    thread.leave()
 
     def _refuse_on_event_loop(self) -> None:
         try:

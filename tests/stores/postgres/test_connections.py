@@ -487,3 +487,13 @@ def test_a_worker_that_froze_in_a_transaction_is_rescued_all_the_same(
             assert job(other, id).state == "queued"
             tx.run("beat", worker=frozen, strategy="FIFO")
         assert store.beat(frozen, "FIFO") is False
+
+
+def test_a_connection_that_was_in_use_when_a_worker_came_gets_its_limit(store: PostgresStore) -> None:
+    """A process that is frozen in a transaction would hold its locks for longer than the lease."""
+    given_out = store.database.connections
+    with given_out.borrowed() as old:
+        given_out.limit_idle(7.0)
+    with given_out.borrowed() as new_one:
+        shown = new_one.own_cursor.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        assert (new_one is old, shown) == (False, ("7s",))

@@ -27,6 +27,7 @@ PIECES = {
     **dict.fromkeys(("broken", "stale", "too_old"), "false"),
     "not_given_up": "true",
     "failed_rows": "«table»",
+    "still_failed": "{row_failed}",
     "kept_mark": "NULL",
     "row_attempts": "failures",
     "row_max_attempts": "NULL",

@@ -54,6 +54,7 @@ class Flag(Form, msgspec.Struct, frozen=True):
             "row_failed": "(«flag» IS NOT TRUE AND (SELECT f.row_key {failure}) IS NOT NULL)",
             "not_given_up": "(SELECT f.row_key {failure}) IS NULL",
             "failed_rows": "{rows_with_failures}",
+            "still_failed": "true",
         }
 
     def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any] | None:

@@ -64,7 +64,8 @@ class JsonMember(Form, msgspec.Struct, frozen=True):
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:
             return words
-        return {**words, "row_failed": "{row_failed_by_mark}", "failed_rows": "{rows_with_failures}"}
+        in_a_table = {"row_failed": "{row_failed_by_mark}", "failed_rows": "{rows_with_failures}"}
+        return {**words, **in_a_table, "still_failed": "true"}
 
     def mark_values(self, outcome: Outcome, failures: int) -> dict[str, Any]:
         if outcome.ending is Ending.COMPLETED:

@@ -25,7 +25,7 @@ def levels() -> dict[str, int]:
 
 def forward(say: Callable[[dict[str, Any]], None], given: dict[str, int]) -> None:
     """In the child, after its imports: whatever handlers they have set up, records go to the parent."""
-    for one in logging.root.manager.loggerDict.values():
+    for one in list(logging.root.manager.loggerDict.values()):  # a thread of the app's may add some
         if isinstance(one, logging.Logger):
             one.handlers.clear()
             one.propagate = True  # whether it goes further is for the parent's logger to say

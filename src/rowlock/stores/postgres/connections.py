@@ -61,6 +61,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
     name = ""  # how the server knows this connection, and no other
     answer_timeout = 60.0  # seconds
+    most_idle = 0.0  # seconds that a transaction may stand still, as the server knows it
     guarded = False  # a task holds it: rowlock commits, and nobody else
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -177,8 +178,7 @@ class Connections:
         """
         limit = min(self._most_idle, max(_LEAST_IDLE, lease))
         if limit < self._most_idle:
-            self._most_idle = limit
-            self.close()  # those that were opened without it
+            self._most_idle = limit  # those that were opened without it are not kept
 
     def borrow(self) -> Connection:
         """An open, idle connection of this process; `give_back` it."""
@@ -200,7 +200,7 @@ class Connections:
         with suppress(IndexError):  # there is none, or another thread was faster
             while True:
                 connection = self._idle.pop()
-                if connection.is_usable():
+                if connection.most_idle == self._most_idle and connection.is_usable():
                     return connection
                 connection.close()
         return None
@@ -227,6 +227,7 @@ class Connections:
         """A new connection."""
         # The server cuts a name at 63 bytes, and its end must be whole: it finds a lost connection again.
         name = f"{self._address.name.encode('ascii', 'replace').decode()[:48]} {secrets.token_hex(6)}"
+        most_idle = self._most_idle  # another thread may limit it meanwhile
         settings: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": None if self._address.pooled else 3,
@@ -235,7 +236,7 @@ class Connections:
         }
         if not self._address.pooled:
             # A pooler would refuse these, or give them to somebody else.
-            idle = _milliseconds(idle_in_transaction_session_timeout=self._most_idle)
+            idle = _milliseconds(idle_in_transaction_session_timeout=most_idle)
             own = {**self._limits, **idle, **_PLANS}
             given = psycopg.conninfo.conninfo_to_dict(self._address.conninfo).get("options") or ""
             settings["options"] = " ".join(
@@ -247,6 +248,7 @@ class Connections:
             )
         connection: Connection = Connection.connect(self._address.conninfo, **settings)
         connection.name = name
+        connection.most_idle = most_idle
         connection.answer_timeout = _STATEMENT_TIMEOUT + _GRACE
         connection.prepared_max = 400
         return connection

@@ -182,7 +182,7 @@ class Exchanges:
         written = self._refusals.write_apart(asked.worker, singles, write, asked.now)
         if asked.minutes:
             self._with_retries(_only(asked, minutes=asked.minutes))
-        claimed = self._claim_after(asked)
+        claimed = self._claim_after(asked) if asked.request or asked.start else ExchangeResult()
         lost = {key_of(one) for one in written.lost}
         refused = {key_of(one): one for one in written.refused}
         return ExchangeResult(
