@@ -110,7 +110,7 @@ def test_two_different_tasks_of_one_name_are_refused(app: Rowlock) -> None:
         ({"aliases": "old"}, "aliases='old'"),
         (
             {"colour": "red"},
-            "unknown option 'colour'; there are: aliases, expires, name, pool, priority, queue",
+            "unknown option 'colour'; there are: aliases, delay, expires, meta, name, pool, priority, queue",
         ),
     ],
 )
@@ -598,3 +598,11 @@ def test_a_type_that_json_cannot_tell_apart_is_refused_by_its_name(app: Rowlock)
 
     with pytest.raises(ConfigurationError, match="task 'take': the type of its parameter 'b'"):
         take.enqueue(1, Box(2))
+
+
+def test_a_task_may_say_how_all_of_its_jobs_are_enqueued(app: Rowlock) -> None:
+    @app.task(delay=30, meta={"tenant": "a"}, unique_key="one")
+    def tidy() -> None: ...
+
+    first, second = tidy.enqueue(), tidy.enqueue()
+    assert (first.state, first.meta, second.id) == ("scheduled", {"tenant": "a"}, first.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from rowlock.arguments import Binding
 from rowlock.enqueuing import App, Enqueuer
@@ -64,16 +64,12 @@ class Runnable:
         return f"{self.kind} {self.name!r}"
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of `@app.task`; each is explained in `docs/tasks.md`."""
+class TaskOptions(EnqueueOptions, total=False):
+    """Options of `@app.task`, beside how its jobs are enqueued; each is explained in `docs/tasks.md`."""
 
     name: str | None  # without one, the function's
-    queue: str  # "default"
-    priority: int  # -100 to 100, 0
     timeout: Seconds | None  # of a run
-    expires: Seconds | None  # its deadline to start, after it is due
     retry: Retry | bool | None  # False: at most once
-    unique: str  # for how long a unique key is held: "unfinished", or "queued"
     aliases: Sequence[str]  # earlier names
     pool: str | None  # thread, process or async; without one, the worker's
 
@@ -93,13 +89,8 @@ class Task(Enqueuer[P], Runnable, Generic[P, R]):
             raise ConfigurationError(f"aliases={aliases!r}: must be a list of names")
         self.aliases = tuple(check_name("aliases", alias) for alias in aliases)
         plain = NewJob(task=self.name, max_attempts=self.retry.max_attempts)
-        enqueued: EnqueueOptions = {
-            "queue": given.get("queue"),
-            "priority": given.get("priority"),
-            "expires": given.get("expires"),
-            "unique": given.get("unique"),
-        }
-        Enqueuer.__init__(self, app, binding, with_options(plain, enqueued))
+        enqueued = {name: value for name, value in given.items() if name in EnqueueOptions.__annotations__}
+        Enqueuer.__init__(self, app, binding, with_options(plain, cast("EnqueueOptions", enqueued)))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self._app.call_task(self, args, kwargs)
