@@ -153,7 +153,7 @@ class Inserted(msgspec.Struct, frozen=True, gc=False):
     now: float
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job taken by one worker, under one claim number: all that is needed to run it."""
 
     # Up to `position` in the order of CLAIM_COLUMNS, in which the databases give them.
@@ -246,7 +246,7 @@ class Ending(str, Enum):
     __str__ = str.__str__
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a claim ended; `delay` counts from the moment at which the store writes it."""
 
     id: int

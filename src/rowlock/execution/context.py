@@ -61,7 +61,7 @@ class JobContext:
         self._transaction: Transaction | None = None
         self._lock = threading.Lock()
         self.progress_said: Progress | None = None  # the latest, if it is not written yet
-        self._lines: list[LogLine] = []
+        self._lines: tuple[LogLine, ...] = ()  # no list: most runs have none, and the collector counts lists
 
     # -- what this run is ------------------------------------------------------------------------
 
@@ -116,9 +116,7 @@ class JobContext:
         line = LogLine(time.time(), storable(str(message))[:_MAX_LINE], text)
         self.has_report = True
         with self._lock:
-            self._lines.append(line)
-            if len(self._lines) > KEPT_LOG_LINES:
-                del self._lines[0]
+            self._lines = (*self._lines, line)[-KEPT_LOG_LINES:]
 
     # -- what a task asks ------------------------------------------------------------------------
 
@@ -209,16 +207,16 @@ class JobContext:
                 claim=self.claim,
                 title=self.job.title,
                 progress=self.progress_said,
-                lines=tuple(self._lines),
+                lines=self._lines,
             )
-            self.progress_said, self._lines = None, []
+            self.progress_said, self._lines = None, ()
             return report
 
     def give_back(self, report: Report) -> None:
         """Keep a report that could not be written for the next time."""
         with self._lock:
             self.progress_said = self.progress_said or report.progress
-            self._lines = [*report.lines, *self._lines][-KEPT_LOG_LINES:]
+            self._lines = (*report.lines, *self._lines)[-KEPT_LOG_LINES:]
 
     def begin(self) -> Token[JobContext | None]:
         """The run begins: its time counts from now, and log lines of this thread carry it."""
@@ -234,7 +232,7 @@ class JobContext:
         """What the run has reported in a child process."""
         with self._lock:
             self.progress_said = report.progress or self.progress_said
-            self._lines = [*self._lines, *report.lines][-KEPT_LOG_LINES:]
+            self._lines = (*self._lines, *report.lines)[-KEPT_LOG_LINES:]
         self.has_report = True
 
     def unwritten(self) -> Report | None:

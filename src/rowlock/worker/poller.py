@@ -33,7 +33,7 @@ from rowlock.workload import App, Workload
 log = logging.getLogger("rowlock.poller")
 
 
-class ManualClaim(Claim, frozen=True, kw_only=True):
+class ManualClaim(Claim, frozen=True, kw_only=True, gc=True):
     """A claim with `complete`, `fail` and `release`.
 
     Each is False if nothing of it is kept: the claim was lost meanwhile, or the database refused it (then the
