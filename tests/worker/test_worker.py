@@ -848,7 +848,7 @@ def test_what_ended_before_a_stop_at_once_is_written_although_the_database_was_b
         try:
             return exchange(*given, **named)
         except StoreBusy:
-            if worker.cycle.closed and blocker.in_transaction:  # of its last tries, the first
+            if worker.ended and blocker.in_transaction:  # of its last tries, the first
                 blocker.execute("ROLLBACK")
             raise
 

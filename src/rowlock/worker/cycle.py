@@ -65,7 +65,6 @@ class Cycle:
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
-        self.closed = False  # no runner has to make a cycle any more
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._runs.pausing.clear()
         self._look_at = 0.0
@@ -98,7 +97,7 @@ class Cycle:
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
         try:
-            if not self.closed:
+            if not self.stopping:
                 self.run()
         except BaseException as error:
             self.failure = error
@@ -174,24 +173,17 @@ class Cycle:
     # -- from claims to runs -----------------------------------------------------------------------
 
     def _admit(self, claims: Sequence[Claim], wanted: int, in_order: bool) -> None:
-        """Make runs of the claims that belong here, and give them to their pools; the others go back."""
+        """Make runs of the claims, and give those that belong here to their pools; the others go back."""
         if not claims:
             return
-        runs, demand = self._runs, self._demand
-        claims, put_off = demand.unknown.sort_out(claims)
+        claims, put_off = self._demand.unknown.sort_out(claims)
         for outcome in put_off:
             self._unwritten.add(outcome)
-        if not in_order:
-            runs.leave(claims)
-            return
-        if runs.pausing:  # claimed before the pause was written
-            runs.leave([claim for claim in claims if claim.queue in runs.pausing])
-            claims = [claim for claim in claims if claim.queue not in runs.pausing]
         made = self._runs_of(claims)
-        fit = demand.fit(made, wanted)
-        runs.admit(made[:fit])
+        fit = self._demand.fit(made, wanted) if in_order else 0
+        self._runs.admit(made)
         self._pools.submit(made[:fit])
-        runs.leave(claims[fit:])
+        self._runs.take_back(made[fit:])
 
     def _runs_of(self, claims: Sequence[Claim]) -> list[Run]:
         known: dict[str, tuple[Runnable | None, str, float]] = {}  # most claims are of few tasks

@@ -18,9 +18,8 @@ from rowlock.claim_outcomes import after_error, ended, timed_out
 from rowlock.endings import Event
 from rowlock.errors import RunTimedOut
 from rowlock.execution.context import JobContext
-from rowlock.job import Claim, ClaimKey, Outcome, Report
+from rowlock.job import ClaimKey, Outcome, Report
 from rowlock.pools.base import Run
-from rowlock.retry import DEFAULT
 from rowlock.stores.base import Bell
 from rowlock.worker.unwritten_outcomes import Unwritten
 
@@ -110,17 +109,12 @@ class Runs:
         else:
             load.quick += change
 
-    def take_back(self, waiting: Iterable[Run]) -> None:
-        """These have not begun, and their pools will not begin them: they go back as they came."""
+    def take_back(self, waiting: Sequence[Run]) -> None:
+        """These have not begun, and will not, because others may be idle: they go back as they came."""
+        if waiting:
+            log.debug("%d jobs are left to other workers: they would have to wait here", len(waiting))
         for run in waiting:
             self.settle(run, ended(run.claim, Event.RELEASED, run.retry), ring=False)
-
-    def leave(self, claims: Sequence[Claim]) -> None:
-        """These claims belong to other workers: they go back."""
-        if claims:
-            log.debug("%d jobs are left to other workers: they would have to wait here", len(claims))
-        for claim in claims:
-            self._unwritten.add(ended(claim, Event.RELEASED, DEFAULT))
 
     def give_back_all(self) -> None:
         """End everything that is in flight: free of charge, unless it may be run only once."""
