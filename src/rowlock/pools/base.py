@@ -19,7 +19,7 @@ from rowlock.task import Runnable
 class Run:
     """One claim on its way through a pool."""
 
-    __slots__ = ("claim", "context", "cost", "pool_name", "settled", "started", "task")
+    __slots__ = ("claim", "context", "cost", "is_quick", "pool_name", "settled", "started", "task")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Run:
         self.context = context
         self.pool_name = pool_name
         self.cost = cost  # seconds that it may take; infinite if its task is not known to be quick
+        self.is_quick = cost < math.inf  # it may have been claimed before a slot was free
         self.started = time.monotonic()  # given to its pool; its context knows when it began
         self.settled = False  # somebody has decided on this run: any later outcome is dropped
 

@@ -6,7 +6,6 @@ What a thread does with its runs is the worker's (`worker/runner.py`).
 from __future__ import annotations
 
 import itertools
-import math
 import queue
 import sys
 import threading
@@ -58,7 +57,7 @@ class ThreadPool:
     def submit(self, runs: Sequence[Run]) -> None:
         with self._lock:
             self._waiting.extend(runs)
-            self._slow_waiting += sum(math.isinf(run.cost) for run in runs)
+            self._slow_waiting += sum(not run.is_quick for run in runs)
             needed = self._threads_needed(time.monotonic(), are_new=bool(runs))
             woken = min(needed, self._idle)
             started = min(needed - woken, self._size - self.threads)
@@ -110,7 +109,7 @@ class ThreadPool:
             with self._lock:
                 if self._waiting and not (self._another_goes_on(moment) and self._one_is_enough(moment)):
                     run = self._waiting.popleft()
-                    self._slow_waiting -= math.isinf(run.cost)
+                    self._slow_waiting -= not run.is_quick
                     self._begun[run] = threading.get_ident(), moment
                     return run
                 if self._closed:

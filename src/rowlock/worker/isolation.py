@@ -56,10 +56,9 @@ class Isolation:
     def blocks(self, runs: Sequence[Run], is_quick: Callable[[Run], bool]) -> bool:
         """Whether nothing else may be claimed: an isolated job runs here, or should begin in a moment."""
         moment = time.monotonic()
-        for run in runs:
-            alone_until = run.started + run.claim.isolate
-            if run.claim.isolate and moment < alone_until and not run.context.lost:
-                return True
+        isolated = [run for run in runs if run.claim.isolate and not run.context.lost]
+        if any(moment < run.started + run.claim.isolate for run in isolated):
+            return True
         if not self._keeps_slots_free or _nothing_at_stake(runs):
             return False
         # Quick runs are waited for: then the isolated job begins here, and need not find an idle worker.

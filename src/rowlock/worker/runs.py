@@ -104,10 +104,10 @@ class Runs:
 
     def _count(self, run: Run, change: int) -> None:
         load = self.load[run.pool_name]
-        if math.isinf(run.cost):
-            load.slow += change
-        else:
+        if run.is_quick:
             load.quick += change
+        else:
+            load.slow += change
 
     def take_back(self, waiting: Sequence[Run]) -> None:
         """These have not begun, and will not, because others may be idle: they go back as they came."""
