@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock import ConfigurationError, Rowlock
-from rowlock.settings import load, without_password
+from rowlock.settings import load, sources, without_password
 from rowlock.stores.postgres.url import parse
 
 
@@ -40,6 +40,19 @@ def test_names_work_with_and_without_the_prefix_which_wins(
     monkeypatch.setenv(f"ROWLOCK_{name}", "8")
     assert getattr(load(), field) == 8
     assert getattr(load(**{field: 9.0}), field) == 9
+
+
+@pytest.mark.parametrize(
+    "name", ["ROWLOCK_STALE_JOB_TIMEOUT_SECONDS", "STALE_JOB_TIMEOUT_SECONDS", "ROWLOCK_LEASE"]
+)
+def test_a_setting_is_told_with_the_variable_that_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "30")
+    assert load().lease == 30
+    assert sources(load(), {})["lease"] == name
+    assert sources(load(), {})["poll_interval"] == "default"
+    assert sources(load(lease=20.0), {"lease": 20.0})["lease"] == "argument"
 
 
 @pytest.mark.parametrize(("profile", "timings"), [("dev", (5, 60, 0)), ("prod", (30, 600, 0))])

@@ -265,7 +265,11 @@ class Rowlock(App):
             elsewhere = {task for worker in self.store.workers() for task in worker.tasks} - {EVERY_TASK}
             if name not in elsewhere:
                 raise UnknownTask(self.registry.no_such_task(name, elsewhere))
-        return Enqueuer(self, None, NewJob(task=name, max_attempts=None))
+        return self._enqueuer_unchecked(name)
+
+    def _enqueuer_unchecked(self, name: str) -> Enqueuer[...]:
+        """For a task that nobody needs to know yet."""
+        return Enqueuer(self, None, NewJob(task=check_name("task", name), max_attempts=None))
 
     # -- asking ----------------------------------------------------------------------------------
 

@@ -85,21 +85,18 @@ class Fail(RowlockError):
 
 
 # -- what the context raises inside a task; these end the run and are not for catching -----------
+# (No `Exception`s: a task's own `except Exception` lets them by.)
 
 
-class StopRun(BaseException):
-    """The base of what tells a running task to stop (not an `Exception`: `except Exception` lets it by)."""
-
-
-class CancelRequested(StopRun):
+class CancelRequested(BaseException):
     """Somebody cancelled this job while it ran."""
 
 
-class RunTimedOut(StopRun):
+class RunTimedOut(BaseException):
     """The run is over its task's `timeout`."""
 
 
-class ClaimLost(StopRun):
+class ClaimLost(BaseException):
     """Another worker may hold this job by now: nothing this run writes will be kept."""
 
 

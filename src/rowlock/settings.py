@@ -95,17 +95,16 @@ def sources(settings: Settings, arguments: Mapping[str, Any]) -> dict[str, str]:
 def _variables(name: str) -> list[str]:
     """The environment variables of a setting; the first that is set counts."""
     alias = Settings.model_fields[name].validation_alias
-    if isinstance(alias, AliasChoices):
-        return [str(one) for one in alias.choices]
-    return [f"ROWLOCK_{name.upper()}"]
+    others = alias.choices if isinstance(alias, AliasChoices) else ()
+    return [*map(str, others), f"ROWLOCK_{name.upper()}"]
 
 
 def _sentence(error: Any, arguments: dict[str, Any]) -> str:
-    """What is wrong with a value; pydantic knows it by the name of the setting or of its first variable."""
+    """What is wrong with a value; pydantic knows it by the name of the setting or of a variable."""
     known_as = str(error["loc"][0])
-    settings = [one for one in Settings.model_fields if known_as.upper() in (one.upper(), *_variables(one))]
-    name = settings[0] if settings else known_as
+    fields = Settings.model_fields
+    name = next((one for one in fields if known_as.upper() in (one.upper(), *_variables(one))), known_as)
     if arguments.get(name) is None:
-        variables = [*_variables(name), f"ROWLOCK_{name.upper()}"]
+        variables = _variables(name)
         name = next((one for one in variables if one in os.environ), variables[0])
     return f"{name}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -103,11 +103,6 @@ class App:
         return self._store
 
     @property
-    def owns_file(self) -> bool:
-        """True if it uses the DuckDB file that this process has open."""
-        return self._owner is not None
-
-    @property
     def retention(self) -> Retention:
         """How long finished jobs are kept."""
         return Retention(self.settings.keep_completed_days * _DAY, self.settings.keep_failed_days * _DAY)

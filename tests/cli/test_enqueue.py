@@ -81,3 +81,14 @@ def test_words_that_cannot_be_arguments_are_refused(rowlock: CommandLine) -> Non
     assert refused("--priority", "500", code=1) == "priority=500: must be a whole number from -100 to 100"
     assert refused("--delay", "1", "--run-at", "2099-01-31T08:00Z", code=1).startswith("give either delay=")
     assert rowlock.files() == set()
+
+
+def test_a_forced_task_reaches_a_duckdb_file_that_only_the_app_can_open(rowlock: CommandLine) -> None:
+    rowlock.write(
+        "lab.py",
+        "import duckdb\nfrom rowlock import Rowlock\n\n"
+        "app = Rowlock(connection=duckdb.connect('lab.duckdb'))\n\n\n"
+        "@app.task\ndef add(a: int) -> int:\n    return a\n",
+    )
+    job = rowlock("enqueue", "sned", "--force", "--json", ROWLOCK_APP="lab:app").json
+    assert (job["task"], job["state"]) == ("sned", "queued")

@@ -1,6 +1,6 @@
 """`rowlock demo`: a small real workload, written as a user of the library would write it, and how it looks.
 
-Bars for the states on a terminal, a line per second elsewhere.
+Nothing in it is special: what it does, a user's program could do.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from rowlock.cli.failing import CommandFailed
 from rowlock.cli.options import option
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from rowlock.insights import Stats
 
 commands = typer.Typer()
@@ -146,49 +144,36 @@ def _enqueue_workload(app: Rowlock, jobs: int) -> int:
 
 @contextmanager
 def _display(jobs: int) -> Iterator[Callable[[Stats, Job], None]]:
-    """A function that draws how the demo stands, on whatever stdout is."""
+    """A function that draws how the demo stands: bars on a terminal, a line per second elsewhere."""
     began = time.monotonic()
+    next_line = 0.0
+
+    def print_line(stats: Stats, report: Job) -> None:
+        nonlocal next_line
+        elapsed = time.monotonic() - began
+        if elapsed < next_line and _unfinished(stats):
+            return
+        next_line = elapsed + 1.0
+        counts = "  ".join(f"{words} {stats[state]:>3}" for state, words in _STATES.items())
+        show.say(f"{elapsed:4.1f} s  {counts}", at_once=True)
+
     if not show.console().is_interactive:
-        next_line = 0.0
-
-        def draw(stats: Stats, report: Job) -> None:
-            nonlocal next_line
-            elapsed = time.monotonic() - began
-            if elapsed < next_line and _unfinished(stats):
-                return
-            next_line = elapsed + 1.0
-            counts = "  ".join(f"{words} {stats[state]:>3}" for state, words in _STATES.items())
-            show.say(f"{elapsed:4.1f} s  {counts}", at_once=True)
-
-        yield draw
+        yield print_line
         return
-    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    with Live(console=show.console(), refresh_per_second=10) as live:
-        yield lambda stats, report: live.update(_picture(stats, report, jobs, time.monotonic() - began))
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=_BAR), MofNCompleteColumn()
+    with Progress(*columns, console=show.console()) as progress:
+        bars = {
+            state: progress.add_task(f"[{show.style(state)}]{words}", total=jobs)
+            for state, words in _STATES.items()
+        }
+        months = progress.add_task("yearly report", total=_MONTHS)
 
+        def move_bars(stats: Stats, report: Job) -> None:
+            for state, bar in bars.items():
+                progress.update(bar, completed=stats[state])
+            done = report.progress.done if report.progress else 0
+            progress.update(months, completed=_MONTHS if report.state.final else done)
 
-def _picture(stats: Stats, report: Job, jobs: int, elapsed: float) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    for state, words in _STATES.items():
-        style = show.style(state)
-        bar = ProgressBar(
-            total=jobs, completed=stats[state], width=_BAR, complete_style=style, finished_style=style
-        )
-        grid.add_row(Text(words, style=style), bar, str(stats[state]))
-    grid.add_row()
-    done = report.progress.done if report.progress else 0
-    total = (report.progress.total if report.progress else None) or 1
-    finished = report.state.final
-    bar = ProgressBar(total=total, completed=total if finished else done, width=_BAR)
-    grid.add_row("yearly report", bar, "done" if finished else show.progress_of(report))
-    ended = stats["completed"] + stats["failed"]
-    return Group(grid, Text(f"\n{elapsed:.1f} s, {ended / max(elapsed, 0.1):.0f} jobs/s", style="dim"))
+        yield move_bars

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as stdlib_json
 import time
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -176,12 +177,9 @@ def watch(
     check_seconds("--timeout", timeout)
     app = target.queue_at(database)
     looks = _looks(app, id, timeout)
-    if json:
-        *_, last = looks
-    elif show.console().is_interactive:
-        last = _with_bar(looks)
-    else:
-        last = _with_lines(looks)
+    if not json:
+        looks = _with_bar(looks) if show.console().is_interactive else _with_lines(looks)
+    last = deque(looks, maxlen=1).pop()
     if not last.state.final:
         raise CommandFailed(f"job {id} ({last.task}) is still {last.state} after {timeout:g} s", TIMED_OUT)
     if json:
@@ -201,18 +199,19 @@ def _looks(app: Rowlock, id: int, timeout: float | None) -> Iterator[Job]:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _with_lines(looks: Iterator[Job]) -> Job:
-    said, job = "", None
+def _with_lines(looks: Iterator[Job]) -> Iterator[Job]:
+    """The same jobs; a line is printed for each change."""
+    said = ""
     for job in looks:
         line = f"job {job.id} ({job.task}): {show.state_of(job)} {show.progress_of(job)}".rstrip()
         if line != said and not job.state.final:
             show.say(line, at_once=True)
         said = line
-    assert job is not None
-    return job
+        yield job
 
 
-def _with_bar(looks: Iterator[Job]) -> Job:
+def _with_bar(looks: Iterator[Job]) -> Iterator[Job]:
+    """The same jobs; a bar is drawn meanwhile."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -223,7 +222,6 @@ def _with_bar(looks: Iterator[Job]) -> Job:
         TimeElapsedColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )
-    job = None
     with Progress(*columns, console=show.console(), transient=True) as bar:
         row = bar.add_task("", total=None, state="", words="")
         for job in looks:
@@ -236,8 +234,7 @@ def _with_bar(looks: Iterator[Job]) -> Job:
                 completed=progress.done if progress else 0,
                 total=(progress.total or None) if progress else None,
             )
-    assert job is not None
-    return job
+            yield job
 
 
 def _ending(job: Job) -> str:

@@ -68,12 +68,11 @@ def enqueue(
     }
     app = target.producer(database)
     known = _known(app)
-    if task not in known:
-        if known and not force:
-            raise CommandFailed(_unknown(task, sorted(known)))
-        app = target.without_tasks(app)
+    if known and task not in known and not force:
+        raise CommandFailed(_unknown(task, sorted(known)))
+    enqueuer = app._enqueuer(task) if task in known else app._enqueuer_unchecked(task)
     try:
-        job = app.enqueue(task, args, **chosen)
+        job = enqueuer.configure(**chosen).enqueue_named(args)
     except TypeError as error:  # the arguments do not fit the task's signature
         raise CommandFailed(str(error)) from error
     if not known:

@@ -246,33 +246,18 @@ def record(job: Job, **more: Any) -> dict[str, Any]:
 # -- commands to copy ----------------------------------------------------------------------------
 
 
-def program() -> str:
-    """How this program was called, for commands that can be copied: `rowlock`, or the way to it."""
+def command(*words: str) -> str:
+    """A command line that can be copied into a shell; it names this program so that a shell finds it."""
     import shutil
 
     called, found = sys.argv[0], shutil.which("rowlock")
     if os.path.basename(called) == "__main__.py":
-        return f"{_relative(sys.executable)} -m rowlock"
-    if found and _folder(found) == _folder(called):
-        return "rowlock"
-    return _relative(called)
-
-
-def command(*words: str) -> str:
-    """A command line that can be copied into a shell."""
-    return " ".join([program(), *map(_quoted, words)])
-
-
-def _folder(path: str) -> str:
-    return os.path.dirname(os.path.realpath(path))
-
-
-def _relative(path: str) -> str:
-    try:
-        short = os.path.relpath(path)
-    except ValueError:  # another drive
-        short = path
-    return _quoted(min(short, path, key=len))
+        program = [sys.executable, "-m", "rowlock"]
+    elif found and os.path.dirname(found) == os.path.dirname(called):
+        program = ["rowlock"]
+    else:
+        program = [called]
+    return " ".join(map(_quoted, [*program, *words]))
 
 
 def _quoted(word: str) -> str:

@@ -97,13 +97,6 @@ def producer(database: str | None) -> Rowlock:
     return _noted(app) if _place(chosen) == _place(app) else chosen
 
 
-def without_tasks(app: Rowlock) -> Rowlock:
-    """The same database as a producer without the code sees it."""
-    if app.owns_file:  # no second connection could open it
-        return app
-    return _noted(Rowlock(app.settings.database_url))
-
-
 def close() -> None:
     """Close the connections of every queue that was used; a server logs those that just break off."""
     while _used:
