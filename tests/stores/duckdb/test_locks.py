@@ -19,10 +19,10 @@ def test_whoever_wants_the_lock_again_at_once_comes_after_those_who_wait() -> No
 
     assert lock.acquire(0.0)
     threads = []
-    for number, name in enumerate(("first", "second"), 1):
+    for number, name in enumerate(("first", "second"), 2):
         threads.append(threading.Thread(target=partial(write, name)))
         threads[-1].start()
-        eventually(lambda number=number: len(lock.waiting) == number)
+        eventually(lambda number=number: len(lock.queue) == number)
     lock.release()
     write("again")
     for thread in threads:
