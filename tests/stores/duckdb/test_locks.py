@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from functools import partial
+
+import pytest
 
 from rowlock.stores.duckdb.locks import FairLock
 from tests.eventually import eventually
@@ -34,5 +37,23 @@ def test_who_gives_up_is_passed_over() -> None:
     lock = FairLock()
     assert lock.acquire(0.0)
     assert not lock.acquire(0.0) and not lock.acquire(0.01)
+    lock.release()
+    assert lock.acquire(0.0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="uses a timer of POSIX")
+def test_who_is_interrupted_is_passed_over() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lock = FairLock()
+    assert lock.acquire(0.0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(60.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
     lock.release()
     assert lock.acquire(0.0)
