@@ -97,17 +97,15 @@ class SharedTurn:
             else:
                 self._join(is_long)
                 return
+        root = None
         try:
             root = self._take(create, deadline, timeout)
-        except BaseException:
+        finally:
             with self._state:
-                self._opening = False
+                self._root, self._opening = root, False
+                if root is not None:
+                    self._join(is_long)
                 self._state.notify_all()
-            raise
-        with self._state:
-            self._root, self._opening = root, False
-            self._join(is_long)
-            self._state.notify_all()
 
     def leave(self, is_long: bool = False) -> None:
         """End this thread's part in the turn; the last one closes the file and lets others have it."""
