@@ -34,7 +34,7 @@ def create_engine(
         raise ConfigurationError(
             "it needs SQLAlchemy and duckdb-engine: install them with `pip install sqlalchemy duckdb-engine`"
         ) from error
-    from rowlock.stores.duckdb.turns import TAKES_TURNS, shared_turn
+    from rowlock.stores.duckdb.turns import TAKES_TURNS, LentConnection, shared_turn
 
     shown = os.fspath(path).removeprefix("duckdb:///")
     if shown in ("", ":memory:"):
@@ -42,7 +42,7 @@ def create_engine(
     turn = shared_turn(os.path.abspath(shown), shown)
 
     def connect() -> Any:
-        return wrapper.ConnectionWrapper(turn.lent(timeout))
+        return wrapper.ConnectionWrapper(LentConnection(turn, timeout))
 
     options.setdefault("poolclass", import_module("sqlalchemy.pool").NullPool)
     engine = sqlalchemy.create_engine(f"duckdb:///{shown}", creator=connect, **options)

@@ -73,9 +73,8 @@ def check(
             f"{target.address} is not empty: with --merge the jobs are added under new ids; "
             "else name an empty database"
         )
-    alive = living_workers(source)
-    if alive and not with_workers_alive:
-        raise workers_alive(source, alive)
+    if not with_workers_alive:
+        refuse_living_workers(source)
     if not keep and MOVED not in facts:
         _check_rights(source)
     return state
@@ -100,13 +99,14 @@ def _check_moved(facts: dict[str, str], there: dict[str, str], target: CopySide)
         raise StoreMoved(facts[MOVED])
 
 
-def workers_alive(source: CopySide, alive: list[WorkerRecord]) -> CopyRefused:
-    """What is said while workers take jobs from the source."""
-    names = ", ".join(one.id for one in alive[:5]) + (" ..." if len(alive) > 5 else "")
-    return CopyRefused(
-        f"workers are alive on {source.address} ({names}): stop them first, or copy with "
-        "--with-workers-alive: what they run then is run again on the target"
-    )
+def refuse_living_workers(source: CopySide) -> None:
+    """Raise while workers take jobs from the source."""
+    if alive := living_workers(source):
+        names = ", ".join(one.id for one in alive[:5]) + (" ..." if len(alive) > 5 else "")
+        raise CopyRefused(
+            f"workers are alive on {source.address} ({names}): stop them first, or copy with "
+            "--with-workers-alive: what they run then is run again on the target"
+        )
 
 
 def _is_empty(side: CopySide) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from rowlock.copying.arriving import JobRow, cancel_for_key, given_back, wants_key
-from rowlock.copying.checks import check, living_workers, side_of, workers_alive
-from rowlock.copying.numbers import Numbers, Range
+from rowlock.copying.checks import check, living_workers, refuse_living_workers, side_of
+from rowlock.copying.numbers import Range
 from rowlock.copying.progress import MOST_CONFLICTS_NAMED, Conflict, CopyState
 from rowlock.copying.report import WHOLE, CopyProgress, CopyReport, compared, counts_in
 from rowlock.errors import DataRefused, StoreBusy
@@ -65,8 +65,10 @@ class Copier:
             with_workers_alive=self._with_workers_alive,
         )
         resumed = state is not None
-        self._state = self._begin() if state is None else state
-        self._numbers = Numbers(self._state.ranges)
+        if state is None:
+            self._begin()
+        else:
+            self._state = state
         with self._source.reading() as db:
             self._total = sum(counts_in(db, WHOLE).values())
         if not self._state.done:
@@ -90,33 +92,32 @@ class Copier:
 
     # -- the steps -------------------------------------------------------------------------------
 
-    def _begin(self) -> CopyState:
+    def _begin(self) -> None:
         """Create the target's tables if need be, and reserve numbers for the jobs that are there now."""
         self._target.store.open(create=True)
-        state = CopyState(
+        self._state = CopyState(
             source=self._source.store.install_id(), address=self._source.address, started_at=time.time()
         )
-        self._state, self._numbers = state, Numbers()
         self._reserve()
-        return state
 
     def _reserve(self) -> None:
         """Give every number that the source has drawn by now a number of the target."""
         with self._source.reading() as db:
             last = db.row("last_number")[0]
         with self._target.writing() as tx:
-            if last > self._numbers.last:
-                empty = not self._numbers.ranges and tx.row("lowest_id")[0] is None
+            numbers = self._state.numbers
+            if last > numbers.last:
+                empty = not numbers.ranges and tx.row("lowest_id")[0] is None
                 drawn = self._target.lock_numbers(tx)
                 # From 1 on: a job with a low number may not be committed yet.
-                reserved = self._numbers.extend(self._numbers.last + 1, last, drawn, keep=empty)
+                reserved = numbers.extend(numbers.last + 1, last, drawn, keep=empty)
                 self._target.set_last_number(tx, reserved)
             self._save(tx)
 
     def _copy_finished(self) -> None:
         """What has ended changes no more, or hardly: it is copied while the source is still in use."""
         self._phase = "finished jobs"
-        for one in self._numbers.ranges:
+        for one in self._state.ranges:
             for page in self._pages("copy_finished_page", one, self._state.finished_up_to):
                 with self._together():
                     self._copy([job for job, _, _ in page], "finished_up_to", page[-1][0])
@@ -127,7 +128,7 @@ class Copier:
         self._done = 0
         self._reserve()
         self._copy_settings()
-        for one in self._numbers.ranges:
+        for one in self._state.ranges:
             beyond = max(one.first - 1, self._state.copied_up_to)
             for page in self._pages("copy_page", one, beyond):
                 last = page[-1][0] if len(page) == PAGE else one.last
@@ -183,8 +184,8 @@ class Copier:
                     if not frozen:
                         self._source.freeze(tx)
                         # Asked again now that none of them can claim: one may have started since.
-                        if not self._with_workers_alive and (alive := living_workers(self._source)):
-                            raise workers_alive(self._source, alive)
+                        if not self._with_workers_alive:
+                            refuse_living_workers(self._source)
                         tx.run("end_job_workers")
                 return
             except StoreBusy:  # somebody has written and not committed yet
@@ -240,9 +241,6 @@ class Copier:
             batches[-1].append(id)
         return batches
 
-    def _is_settled(self, job: JobRow) -> bool:
-        return State(job["state"]).final and job["position"] <= self._numbers.last
-
     def _write(self, ids: Sequence[int], ahead: bool) -> None:
         jobs: list[JobRow] = []
         hanging: dict[str, list[Any]] = {}
@@ -253,9 +251,10 @@ class Copier:
                 hanging = {table: self._source.read(db, table, ids) for table in _HANGING}
                 self._learn_policies(db, jobs)
         if ahead:  # a retry since the page was read: it is left for later
-            left = {job["id"] for job in jobs if not self._is_settled(job)}
-            jobs = [job for job in jobs if job["id"] not in left]
-            hanging = {table: [row for row in rows if row[0] not in left] for table, rows in hanging.items()}
+            last = self._state.numbers.last
+            jobs = [job for job in jobs if State(job["state"]).final and job["position"] <= last]
+            there = {job["id"] for job in jobs}
+            hanging = {table: [row for row in rows if row[0] in there] for table, rows in hanging.items()}
         before = msgspec.json.encode(self._state)
         for attempt in range(_TRIES):
             try:
@@ -271,7 +270,7 @@ class Copier:
                 self._state = msgspec.json.decode(before, type=CopyState)
 
     def _insert(self, tx: Session, originals: Sequence[JobRow], hanging: dict[str, list[Any]]) -> None:
-        now, number, lines = time.time(), self._numbers, []
+        now, number, lines = time.time(), self._state.numbers, []
         jobs: list[JobRow] = [
             {**job, "id": number(job["id"]), "position": number(job["position"])} for job in originals
         ]
@@ -318,8 +317,7 @@ class Copier:
                 self._policies[worker] = msgspec.json.decode(known[0]) if known else {}
 
     def _save(self, tx: Session) -> None:
-        self._state.ranges = self._numbers.ranges
-        tx.run("write_meta", key=self._state.key, value=msgspec.json.encode(self._state).decode())
+        tx.run("write_meta", key=key_of(self._state.source), value=msgspec.json.encode(self._state).decode())
 
     def _report(self, began: float, resumed: bool) -> CopyReport:
         with self._reads() as here, self._target.reading() as there:
@@ -330,8 +328,8 @@ class Copier:
             target=self._target.address,
             moved=not self._keep,
             resumed=resumed,
-            ids_kept=self._numbers.kept,
-            ids=self._numbers.ranges,
+            ids_kept=state.numbers.kept,
+            ids=state.ranges,
             counts=counts,
             agrees=all(one.agrees for one in counts),
             target_in_use=bool(living_workers(self._target)),

@@ -5,8 +5,6 @@ Ids and positions are drawn from one sequence, so one map serves both. Knows no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 
@@ -19,10 +17,13 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Numbers:
-    """The ranges that are reserved on the target so far, in rising order and without gaps."""
+    """The ranges that are reserved on the target so far, in rising order and without gaps.
 
-    def __init__(self, ranges: Sequence[Range] = ()) -> None:
-        self.ranges = list(ranges)
+    The list is that of the copy's state, so that what is reserved is saved with it.
+    """
+
+    def __init__(self, ranges: list[Range]) -> None:
+        self.ranges = ranges
 
     @property
     def last(self) -> int:

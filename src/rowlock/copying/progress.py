@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rowlock.copying.numbers import Range
+from rowlock.copying.numbers import Numbers, Range
 from rowlock.record import Record
-from rowlock.stores.sql.copying import key_of
 
 MOST_CONFLICTS_NAMED = 100
 
@@ -43,9 +42,9 @@ class CopyState(msgspec.Struct, kw_only=True):
     settings_kept: list[str] = []  # queues that had settings of their own on the target
 
     @property
-    def key(self) -> str:
-        """Under which it is kept in rowlock_meta."""
-        return key_of(self.source)
+    def numbers(self) -> Numbers:
+        """Which number of the source is which of the target."""
+        return Numbers(self.ranges)
 
     def arrived(self, before: str, after: str) -> None:
         """Count a job that arrived in another state."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from functools import partial
+
+import pytest
 
 from rowlock.stores.duckdb.locks import FairLock
 from tests.eventually import eventually
@@ -19,10 +22,10 @@ def test_whoever_wants_the_lock_again_at_once_comes_after_those_who_wait() -> No
 
     assert lock.acquire(0.0)
     threads = []
-    for number, name in enumerate(("first", "second"), 1):
+    for number, name in enumerate(("first", "second"), 2):
         threads.append(threading.Thread(target=partial(write, name)))
         threads[-1].start()
-        eventually(lambda number=number: len(lock.waiting) == number)
+        eventually(lambda number=number: len(lock.queue) == number)
     lock.release()
     write("again")
     for thread in threads:
@@ -34,5 +37,23 @@ def test_who_gives_up_is_passed_over() -> None:
     lock = FairLock()
     assert lock.acquire(0.0)
     assert not lock.acquire(0.0) and not lock.acquire(0.01)
+    lock.release()
+    assert lock.acquire(0.0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="uses a timer of POSIX")
+def test_who_is_interrupted_is_passed_over() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lock = FairLock()
+    assert lock.acquire(0.0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(60.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
     lock.release()
     assert lock.acquire(0.0)

@@ -5,7 +5,9 @@ Its connections come from `owner.py`, or from `turns.py`.
 
 from __future__ import annotations
 
+import functools
 import os
+import random
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,10 +22,9 @@ from rowlock.job import Inserted, NewJob, Outcome
 from rowlock.liveness import Lease
 from rowlock.stores.duckdb import dialect, schema
 from rowlock.stores.duckdb.dialect import CLAIM_SQL, STATEMENTS
-from rowlock.stores.duckdb.faults import explain
+from rowlock.stores.duckdb.faults import Clash, explain
 from rowlock.stores.duckdb.locks import lock_of
 from rowlock.stores.duckdb.owner import Owner
-from rowlock.stores.duckdb.retrying import retried
 from rowlock.stores.duckdb.session import DuckdbSession
 from rowlock.stores.duckdb.transaction import DuckdbTransaction
 from rowlock.stores.duckdb.turns import Turns
@@ -38,6 +39,8 @@ from rowlock.stores.sql.user_connection import UserConnection
 from rowlock.stores.sql.user_transaction import UserSession
 
 _OLDEST = (1, 5)
+_TRIES = 8  # of a transaction that clashes with another
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds, before it is made again
 _LEASE_PER_CAREFUL_AGE = 1.0 / Lease(1.0).rescue_below
 _hints: dict[str, Hints] = {}  # by file: a process may have several apps on one
 Access = Owner | Turns  # where connections come from: the process's own, or a turn with the file
@@ -137,7 +140,20 @@ class DuckdbDatabase(Database):
         return explain(error, self.access.shown) if isinstance(error, duckdb.Error) else None
 
     def retried(self, verb: F) -> F:
-        return retried(verb, self.together, self._count_clash)
+        # DuckDB lets no transaction wait for another: who changes a row that another has changed is refused.
+        @functools.wraps(verb)
+        def again(*given: Any, **named: Any) -> Any:
+            for tried in range(1, _TRIES):
+                try:
+                    with self.together():
+                        return verb(*given, **named)
+                except Clash:
+                    self.clashes += 1
+                    pause = min(_FIRST_PAUSE * 2**tried, _LONGEST_PAUSE)
+                    time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
+            return verb(*given, **named)
+
+        return cast("F", again)
 
     def together(self) -> AbstractContextManager[None]:
         return self.access.together()
@@ -155,9 +171,6 @@ class DuckdbDatabase(Database):
         from rowlock.stores.duckdb.copying import DuckdbCopySide
 
         return DuckdbCopySide(store)
-
-    def _count_clash(self) -> None:
-        self.clashes += 1
 
     def statements(
         self, *sources: tuple[str, str], words: Mapping[str, str], style: str | None = None
@@ -234,9 +247,7 @@ class DuckdbDatabase(Database):
     def facts(self) -> dict[str, Any]:
         self.open()  # what the first turn has to do more is not the cost of a turn
         return {
-            "mode": self.access.mode,
-            "holder": self.access.holder(),
-            "turn_seconds": self.access.turn_seconds(),
+            **self.access.facts(),
             "long_turn": self.access.long_turn(),
             "clashes": self.clashes,
             "server_version": duckdb.__version__,

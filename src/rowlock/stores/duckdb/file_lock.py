@@ -97,6 +97,11 @@ class FileLock:
             if turn >= 0:
                 _close(turn)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has it; in a forked child: whether its parent had."""
+        return self._held is not None
+
     def release(self) -> None:
         """Let the next one have it."""
         held, self._held = self._held, None

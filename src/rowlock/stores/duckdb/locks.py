@@ -18,34 +18,27 @@ class FairLock:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._held = False
-        self.waiting: deque[threading.Lock] = deque()  # each is released when its owner's turn has come
+        self._changed = threading.Condition()
+        self.queue: deque[object] = deque()  # the first one has the lock
 
     def acquire(self, timeout: float) -> bool:
         """Wait for it; False if that takes longer than so many seconds."""
-        mine = threading.Lock()
-        with self._guard:
-            if not self._held:
-                self._held = True
-                return True
-            mine.acquire()
-            self.waiting.append(mine)
-        if mine.acquire(timeout=timeout):
-            return True
-        with self._guard:
-            if mine in self.waiting:
-                self.waiting.remove(mine)
-                return False
-            return True  # it was given to us when our time was just up
+        me, got = object(), False
+        with self._changed:
+            self.queue.append(me)
+            try:
+                got = self._changed.wait_for(lambda: self.queue[0] is me, timeout)
+            finally:
+                if not got:  # also if an interrupt has ended the wait
+                    self.queue.remove(me)
+                    self._changed.notify_all()
+        return got
 
     def release(self) -> None:
         """Give it to the next one."""
-        with self._guard:
-            if self.waiting:
-                self.waiting.popleft().release()
-            else:
-                self._held = False
+        with self._changed:
+            self.queue.popleft()
+            self._changed.notify_all()
 
 
 _guard = threading.Lock()

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -39,8 +39,6 @@ _TAKES_TURNS = (
 class Owner:
     """A source of cursors: each is a connection of its own to the same open database."""
 
-    mode = "owner"
-
     def __init__(self, path: str, shown: str) -> None:
         self.path = path
         self.shown = shown
@@ -50,11 +48,12 @@ class Owner:
     @contextmanager
     def borrowed(self, create: bool = True, is_long: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor for the length of a block; what it has not committed then is undone."""
-        cursor = self.cursor()
-        try:
+        if base.in_pool_child:
+            raise StoreUnusable(_IN_CHILD.format(path=self.shown, owner=os.getppid()))
+        if os.getpid() != self._made_in:
+            raise StoreUnusable(_FORKED.format(path=self.shown, owner=self._made_in))
+        with closing(self._cursor()) as cursor:
             yield cursor
-        finally:
-            cursor.close()
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing is gained by doing several things at once."""
@@ -64,27 +63,15 @@ class Owner:
         """A value that is different once anybody has written."""
         return look_at(self.path)
 
-    def turn_seconds(self) -> float:
-        """What a cursor takes: there are no turns here."""
+    def facts(self) -> dict[str, Any]:
+        """For the doctor: this process has the file, and a cursor takes so long; there are no turns."""
         began = time.monotonic()
         with self.borrowed():
-            return time.monotonic() - began
-
-    def holder(self) -> int:
-        """This process."""
-        return os.getpid()
+            return {"mode": "owner", "holder": os.getpid(), "turn_seconds": time.monotonic() - began}
 
     def long_turn(self) -> tuple[float, float]:
         """Nobody waits for a turn here."""
         return 0.0, 0.0
-
-    def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A new cursor, which its caller closes."""
-        if base.in_pool_child:
-            raise StoreUnusable(_IN_CHILD.format(path=self.shown, owner=os.getppid()))
-        if os.getpid() != self._made_in:
-            raise StoreUnusable(_FORKED.format(path=self.shown, owner=self._made_in))
-        return self._cursor()
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         raise NotImplementedError
@@ -180,12 +167,10 @@ class EngineOwner(Owner):
 
 def _file_of(cursor: duckdb.DuckDBPyConnection) -> str:
     """The file of a connection's database."""
-    try:
+    with closing(cursor):
         rows = cursor.execute(
             "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
         ).fetchall()
-    finally:
-        cursor.close()
     if not rows or not rows[0][0]:
         raise ConfigurationError(_NO_FILE.format(what="connection"))
     return os.path.abspath(str(rows[0][0]))

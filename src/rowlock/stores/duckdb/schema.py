@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rowlock.stores.sql.schema_versions import script
 
@@ -42,11 +42,6 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        rollback(connection)
+        with suppress(Exception):  # a commit that failed has rolled back already
+            connection.execute("ROLLBACK")
         raise
-
-
-def rollback(connection: Any) -> None:
-    """Roll back, if there is anything; a commit that failed has done so already."""
-    with suppress(Exception):
-        connection.execute("ROLLBACK")

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +46,13 @@ class SharedTurn:
     def __init__(self, path: str, shown: str) -> None:
         self.path = path
         self._shown = shown
-        self._lock = FileLock(path)
+        self.lock = FileLock(path)
         self._state = threading.Condition()
         self._mine = _Mine()
         self._users = 0
         # Of these, tasks and users with a transaction of their own: nobody gains if we wait for them.
         self._long_users = 0
-        self._opening = self.has_lock = False
+        self._opening = False
         self._root: Any = None
         self._made_in = os.getpid()
         self._began = 0.0
@@ -82,15 +82,6 @@ class SharedTurn:
         finally:
             self.leave(is_long)
 
-    def lent(self, timeout: float) -> LentConnection:
-        """A connection for a user; its `close` ends the turn."""
-        self.enter(True, timeout, is_long=True)
-        try:
-            return LentConnection(self._root.cursor(), self)
-        except BaseException:
-            self.leave(is_long=True)
-            raise
-
     def enter(self, create: bool, timeout: float, is_long: bool = False) -> None:
         """Take a turn, or join the one that this process has."""
         if not self.is_of_this_process:
@@ -106,17 +97,15 @@ class SharedTurn:
             else:
                 self._join(is_long)
                 return
+        root = None
         try:
-            root, began = self._take(create, deadline, timeout)
-        except BaseException:
+            root = self._take(create, deadline, timeout)
+        finally:
             with self._state:
-                self._opening = False
+                self._root, self._opening = root, False
+                if root is not None:
+                    self._join(is_long)
                 self._state.notify_all()
-            raise
-        with self._state:
-            self._root, self._began, self._opening = root, began, False
-            self._join(is_long)
-            self._state.notify_all()
 
     def leave(self, is_long: bool = False) -> None:
         """End this thread's part in the turn; the last one closes the file and lets others have it."""
@@ -135,8 +124,7 @@ class SharedTurn:
             finally:
                 self._after_own = look_at(self.path)
                 self.turns += 1
-                self.has_lock = False
-                self._lock.release()
+                self.lock.release()
                 self.seconds = time.monotonic() - self._began
                 self._state.notify_all()
 
@@ -157,7 +145,7 @@ class SharedTurn:
     def change(self) -> Hashable:
         """A value that is different once somebody else has written; our own turns are no change."""
         turns, look = self.turns, look_at(self.path)
-        if self.has_lock or turns != self.turns:  # nobody else can have written, and we have
+        if self.lock.is_held or turns != self.turns:  # nobody else can have written, and we have
             return self._others
         return self._others if look == self._after_own else (self._others, look)
 
@@ -170,7 +158,7 @@ class SharedTurn:
 
     def long_turn(self) -> tuple[float, float]:
         """How many seconds the longest turn of late was, and how long ago it ended."""
-        record = self._lock.record()
+        record = self.lock.record()
         return record.long_seconds, time.monotonic() - record.long_ended
 
     def _may_join(self) -> bool:
@@ -187,45 +175,42 @@ class SharedTurn:
             self._users += 1
             self._mine.depth += 1
 
-    def _take(self, create: bool, deadline: float, timeout: float) -> tuple[Any, float]:
+    def _take(self, create: bool, deadline: float, timeout: float) -> Any:
         import duckdb as _  # noqa: F401 - it takes a while, and nobody is to wait for that
 
         if not create and not os.path.exists(self.path):
             raise StoreMissing(f"no queue at {self._shown}")
         try:
-            got = self._lock.acquire(max(0.0, deadline - time.monotonic()))
+            got = self.lock.acquire(max(0.0, deadline - time.monotonic()))
         except OSError as error:
             raise _no_sidecar(self._shown, error) from error
         if not got:
             raise self._busy(timeout)
         self._others += look_at(self.path) != self._after_own
-        self.has_lock = True
         try:
             return self._open(deadline)
         except BaseException:
-            self.has_lock = False
-            self._lock.release()
+            self.lock.release()
             raise
 
-    def _open(self, deadline: float) -> tuple[Any, float]:
-        """The connection, and when the try began that brought it."""
+    def _open(self, deadline: float) -> Any:
         import duckdb
 
-        began = time.monotonic()
+        waiting_since = time.monotonic()
         while True:
-            tried = time.monotonic()
+            self._began = time.monotonic()  # with the try that brings it
             try:
-                return duckdb.connect(self.path), tried
+                return duckdb.connect(self.path)
             except duckdb.Error as error:
                 said = explain(error, self._shown)
                 if not isinstance(said, FileHeld):
                     raise said from error
                 if time.monotonic() >= deadline:
-                    raise _never_gives_a_turn(said, self._shown, time.monotonic() - began) from error
+                    raise _never_gives_a_turn(said, self._shown, time.monotonic() - waiting_since) from error
             time.sleep(_TRY_OPEN_EVERY)
 
     def _busy(self, timeout: float) -> StoreBusy:
-        holder = self._lock.record().pid
+        holder = self.lock.record().pid
         who = (
             "this process" if holder == os.getpid() else f"process {holder}" if holder else "another process"
         )
@@ -236,23 +221,18 @@ class SharedTurn:
 
 
 class LentConnection:
-    """A DuckDB connection whose `close` ends the turn."""
+    """A DuckDB connection in a turn of its user's; its `close` ends the turn."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, turn: SharedTurn) -> None:
-        self._connection = connection
-        self._turn: SharedTurn | None = turn
+    def __init__(self, turn: SharedTurn, timeout: float) -> None:
+        self._turn = ExitStack()
+        self._connection = self._turn.enter_context(turn.taken(True, timeout, is_long=True))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     def close(self) -> None:
         """Undo what is not committed, and let others have a turn."""
-        turn, self._turn = self._turn, None
-        if turn is not None and turn.is_of_this_process:
-            try:
-                self._connection.close()
-            finally:
-                turn.leave(is_long=True)
+        self._turn.close()
 
     def __del__(self) -> None:
         self.close()
@@ -261,7 +241,7 @@ class LentConnection:
 def _never_gives_a_turn(held: FileHeld, shown: str, seconds: float) -> FileHeld:
     return FileHeld(
         f"{shown} is open in {held.who}, which gave no turn in {seconds:.1f} s; DuckDB lets one process "
-        "open a file at a time",
+        "open a file at a time: "
         "end that program, run this inside it with Rowlock(engine=...), or let it take turns, with "
         "rowlock.duckdb.create_engine(path), an engine without a pool, or `with app.connection() as con:`",
         held.who,
@@ -298,7 +278,7 @@ def _forget() -> None:
     """
     globals()["_guard"] = threading.Lock()
     for path, turn in list(_shared.items()):
-        if turn.has_lock:
+        if turn.lock.is_held:
             turn.never_close()
         else:
             del _shared[path]
@@ -310,8 +290,6 @@ if hasattr(os, "register_at_fork"):
 
 class Turns:
     """The access of a store in file mode."""
-
-    mode = "file"
 
     def __init__(self, path: str, shown: str, busy_timeout: float) -> None:
         self.path = os.path.realpath(path)
@@ -337,16 +315,16 @@ class Turns:
         """A value that is different once somebody else has written."""
         return self.turn.change()
 
-    def turn_seconds(self) -> float:
-        """What a turn takes in which nothing is done."""
-        return median(self._bare_turn() for _ in range(3))
+    def facts(self) -> dict[str, Any]:
+        """For the doctor: who has the file, and what a turn takes in which nothing is done."""
+        holder, seconds = self._holder(), []
+        for _ in range(3):
+            with self.borrowed():
+                pass
+            seconds.append(self.turn.seconds)
+        return {"mode": "file", "holder": holder, "turn_seconds": median(seconds)}
 
-    def _bare_turn(self) -> float:
-        with self.borrowed():
-            pass
-        return self.turn.seconds
-
-    def holder(self) -> int | None:
+    def _holder(self) -> int | None:
         """This process, if it has the file open outside of turns, too; else nobody has.
 
         DuckDB opens a file once per process: what is attached in one turn is there in the next if somebody
