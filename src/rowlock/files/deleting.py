@@ -134,6 +134,8 @@ class Deleter:
             return []
         found = []
         for value in given:
+            if value is None:  # a column of the row's that is null
+                continue
             try:
                 found.append(self._janitor.also_folder.given(value))
             except FileRefused as error:
