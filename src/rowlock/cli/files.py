@@ -184,13 +184,13 @@ def _chosen(given: list[str] | None, kind: str, only_looks: bool) -> list[Any]:
 
 def _serve(chosen: Sequence[Any], introduction: str) -> None:
     """Run the services until told to stop; each is introduced first."""
-    from rowlock.files.service import Stop, check_services, run_services
+    from rowlock.files.service import check_services, run_services
 
     check_services(chosen)
     for one in chosen:
         with suppress(OSError):  # stdout is closed: the service goes on
             show.say(introduction.format(one), at_once=True)
-    run_services(chosen, Stop(), process_ends=True)  # a signal while it closes does not change its exit code
+    run_services(chosen, process_ends=True)  # a signal while it closes does not change its exit code
     log.info("stopped in good order")
 
 

@@ -58,7 +58,7 @@ class Deleter:
         now: float | None,
     ) -> None:
         self._janitor = janitor
-        self._policy = janitor.policy
+        self._policy = janitor.file_table
         self._companions = companions
         self.report = report
         self.now = now

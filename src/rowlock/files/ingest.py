@@ -23,7 +23,7 @@ from rowlock.files.options import IngestOptions
 from rowlock.files.patterns import matcher
 from rowlock.files.records import FileServiceRecord, FileTrouble, Ingested
 from rowlock.files.rows import Finished, RowWriter
-from rowlock.files.service import ErrorBackoff, FileService, Stop
+from rowlock.files.service import ErrorBackoff, FileService
 from rowlock.files.settling import SETTLE_SECONDS, FileSettling
 from rowlock.files.tables import App
 from rowlock.options import check_seconds
@@ -49,6 +49,7 @@ class Ingest(FileService):
         if settle is None:
             raise ConfigurationError("settle=None: must be seconds for which a file has to stand still")
         self.settling = FileSettling(settle)
+        self._changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # paths; None: some were missed
         self._forget_at = 0.0
 
     @cached_property
@@ -120,37 +121,41 @@ class Ingest(FileService):
         )
 
     @classmethod
-    def loops(cls, services: Sequence[Ingest]) -> list[Callable[[Stop], None]]:
+    def loops(cls, services: Sequence[Ingest]) -> list[Callable[[], None]]:
         """Each for itself."""
         return [one._loop for one in services]
 
-    def _loop(self, stop: Stop) -> None:
-        changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    def stop(self) -> None:
+        """Let `run` end, after the batch that it is at; safe in a signal handler."""
+        super().stop()
+        self._changed.put(None)  # it may be waiting
+
+    def _loop(self) -> None:
         backoff = ErrorBackoff(self.title)
         next_scan = time.monotonic()
-        with stop.waking(changed), watching(self.folder.path, changed):
-            while not stop.told:
+        with watching(self.folder.path, self._changed):
+            while not self.stopping.is_set():
                 try:
                     if time.monotonic() >= next_scan:
                         self.run_once()
                         next_scan = time.monotonic() + self.interval
                     moment = time.monotonic()
                     due = self.settling.next_due(time.time(), moment)
-                    missed = self._take_changes(changed, min(due, next_scan - moment))
+                    missed = self._take_changes(min(due, next_scan - moment))
                     backoff.succeeded()
                     if missed:
                         next_scan = min(next_scan, time.monotonic() + 1.0)
                 except Exception as error:  # a database or a disk that comes back, a mistake in a table
-                    stop.wait(backoff.failed(error))
+                    self.stopping.wait(backoff.failed(error))
                     next_scan = time.monotonic()  # what has changed meanwhile is in the scan
 
-    def _take_changes(self, changed: queue.SimpleQueue[str | None], wait: float) -> bool:
+    def _take_changes(self, wait: float) -> bool:
         """Wait for changes, or for files to be finished, and take them; True if some may have been missed."""
         told: set[str | None] = set()
         with suppress(queue.Empty):
-            told.add(changed.get(timeout=max(0.0, wait)))
+            told.add(self._changed.get(timeout=max(0.0, wait)))
             while len(told) < _CHANGES_AT_ONCE:
-                told.add(changed.get_nowait())
+                told.add(self._changed.get_nowait())
         paths = {path for path in told if path is not None}
         paths.update(self.settling.due(time.time(), time.monotonic()))
         if paths:
@@ -202,7 +207,7 @@ class Ingest(FileService):
                     self.settling.wait_for(file.found.path, file.others, time.monotonic())
             if any(file.state == "ingested" for file in batch):
                 self._app.wake(self.table)
-            if self.stopping.told:
+            if self.stopping.is_set():
                 return done
         if progress is not None:
             progress(len(finished), len(finished))

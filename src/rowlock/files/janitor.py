@@ -21,7 +21,7 @@ from rowlock.files.oldest import whole_number
 from rowlock.files.options import JanitorOptions
 from rowlock.files.policy import Choice, Policy
 from rowlock.files.records import Cleaned
-from rowlock.files.service import ErrorBackoff, FileService, Stop
+from rowlock.files.service import ErrorBackoff, FileService
 from rowlock.files.tables import App
 
 log = logging.getLogger("rowlock.janitor")
@@ -73,20 +73,15 @@ class Janitor(FileService):
     # -- running ---------------------------------------------------------------------------------
 
     @cached_property
-    def policy(self) -> Policy:
+    def file_table(self) -> Policy:
         """What it may delete, as SQL on its table, which is described when this is first asked for."""
         return Policy(self._app, self, self.choice)
-
-    @property
-    def file_table(self) -> Policy:
-        """The same."""
-        return self.policy
 
     def check(self) -> None:
         """Raise if the folder, the table, its columns or the conditions are not as they should be."""
         self.folder.check(writable=True)
         self.also_folder.check(writable=True)
-        self.policy  # noqa: B018 - it looks
+        self.file_table  # noqa: B018 - it looks
 
     def run_once(
         self, now: float | None = None, dry_run: bool = False, earlier: Sequence[Cleaned] = ()
@@ -115,7 +110,7 @@ class Janitor(FileService):
         return report
 
     @classmethod
-    def loops(cls, services: Sequence[Janitor]) -> list[Callable[[Stop], None]]:
+    def loops(cls, services: Sequence[Janitor]) -> list[Callable[[], None]]:
         """Tiers run one after the other, in the order in which they are declared."""
         return [partial(_run_tiers, services)]
 
@@ -124,7 +119,7 @@ class Janitor(FileService):
         if self._healed or not self.choice.tells_table:
             return
         named = 0
-        for page in self.policy.living():
+        for page in self.file_table.living():
             if not all(deleter.files.all_gone(row) for row in page):
                 break
             named += len(page)
@@ -135,7 +130,7 @@ class Janitor(FileService):
                     "there: is it the right folder, and mounted? If they are really gone, mark these "
                     "rows as deleted by hand"
                 )
-        for page in self.policy.living():
+        for page in self.file_table.living():
             deleter.heal(page)
         self._healed = True
 
@@ -173,19 +168,20 @@ class Janitor(FileService):
 
     def limits_now(self) -> Wanted:
         """What its limits are at this moment."""
-        return self.limits.read(self.folder.path, self.policy.writing_with_user)
+        return self.limits.read(self.folder.path, self.file_table.writing_with_user)
 
 
-def _run_tiers(janitors: Sequence[Janitor], stop: Stop) -> None:
-    """Run each when its interval is over, until told to stop."""
+def _run_tiers(janitors: Sequence[Janitor]) -> None:
+    """Run each when its interval is over, until they are told to stop, which all of them are."""
+    stopping = janitors[-1].stopping
     due = {one.name: time.monotonic() for one in janitors}
     backoff = {one.name: ErrorBackoff(one.title) for one in janitors}
-    while not stop.told:
+    while not stopping.is_set():
         for one in janitors:
-            if not stop.told and time.monotonic() >= due[one.name]:
+            if not stopping.is_set() and time.monotonic() >= due[one.name]:
                 wait = _seconds_after_run(one, backoff[one.name])
                 due[one.name] = time.monotonic() + wait
-        stop.wait(min(due.values()) - time.monotonic())
+        stopping.wait(min(due.values()) - time.monotonic())
 
 
 def _seconds_after_run(one: Janitor, backoff: ErrorBackoff) -> float:

@@ -31,7 +31,7 @@ class JanitorRun:
         self, janitor: Janitor, deleter: Deleter, wanted: Wanted, earlier: Sequence[Cleaned]
     ) -> None:
         self._janitor = janitor
-        self._policy = janitor.policy
+        self._policy = janitor.file_table
         self._deleter = deleter
         self._report = deleter.report
         self._wanted = wanted
@@ -136,7 +136,7 @@ class JanitorRun:
             if batch and (len(batch) >= most or expected >= still_left):
                 self._deleter.delete(batch, reason)
                 batch, expected, still_left = [], 0, left()
-                if report.unconfirmed or self._janitor.stopping.told:
+                if report.unconfirmed or self._janitor.stopping.is_set():
                     return False
             if not batch and (still_left <= 0 or len(report.deleted) >= self._janitor.cap):
                 return False

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from rowlock.consumers import names
@@ -30,38 +29,6 @@ log = logging.getLogger("rowlock.files")
 
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 30.0  # seconds
 _SHORTEST_INTERVAL = 0.01
-
-
-class Stop:
-    """Ends loops when it is told; who waits on a queue meanwhile finds None in it."""
-
-    def __init__(self) -> None:
-        self._told = threading.Event()
-        self._queues: list[queue.SimpleQueue[Any]] = []
-
-    @property
-    def told(self) -> bool:
-        """Whether it is time to end."""
-        return self._told.is_set()
-
-    def tell(self) -> None:
-        """End all loops; safe in a signal handler."""
-        self._told.set()
-        for waited in self._queues:
-            waited.put(None)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait so long, or until told; returns whether it was told."""
-        return self._told.wait(max(0.0, seconds))
-
-    @contextmanager
-    def waking(self, waited: queue.SimpleQueue[Any]) -> Iterator[None]:
-        """While the block runs, put None into this queue when told."""
-        self._queues.append(waited)
-        try:
-            yield
-        finally:
-            self._queues.remove(waited)
 
 
 class ErrorBackoff:
@@ -108,7 +75,7 @@ class FileService(ABC):
         if seconds is None or seconds < _SHORTEST_INTERVAL:
             raise ConfigurationError(f"interval={interval!r}: must be {_SHORTEST_INTERVAL:g} seconds or more")
         self.interval = seconds
-        self.stopping = Stop()
+        self.stopping = threading.Event()
         self._logged: set[FileTrouble] = set()
         self._log = logging.getLogger(f"rowlock.{self.kind}")
 
@@ -131,8 +98,8 @@ class FileService(ABC):
 
     @classmethod
     @abstractmethod
-    def loops(cls, services: Sequence[Any]) -> list[Callable[[Stop], None]]:
-        """What runs these services until told to stop: functions for a thread each."""
+    def loops(cls, services: Sequence[Any]) -> list[Callable[[], None]]:
+        """What runs these services until they are to stop: functions for a thread each."""
 
     @property
     @abstractmethod
@@ -143,13 +110,13 @@ class FileService(ABC):
         """Run again and again, every `interval` seconds, until told to stop."""
         check_services([self])
         try:
-            run_services([self], self.stopping)
+            run_services([self])
         finally:
-            self.stopping = Stop()
+            self.stopping.clear()
 
     def stop(self) -> None:
-        """Let `run` end, after the batch that it is at."""
-        self.stopping.tell()
+        """Let `run` end, after the batch that it is at; safe in a signal handler."""
+        self.stopping.set()
 
     # -- what runs have in common ----------------------------------------------------------------
 
@@ -230,24 +197,23 @@ def check_services(services: Sequence[FileService]) -> None:
             log.warning("%s: %s", service.name, error)
 
 
-def run_services(services: Sequence[FileService], stop: Stop, process_ends: bool = False) -> None:
-    """Run all of them, which are of one kind, until told to stop; so does the first signal."""
+def run_services(services: Sequence[FileService], process_ends: bool = False) -> None:
+    """Run all of them, which are of one kind, until they are told to stop; the first signal does so."""
 
     def on_signal(number: int, second: bool) -> None:
         if second:
             raise KeyboardInterrupt
-        stop.tell()
+        for service in services:
+            service.stop()
 
-    for service in services:
-        service.stopping = stop
     first, *others = services[0].loops(services)
     with told_by_signals(on_signal) as told:
         told.process_ends = process_ends
         if not others:
-            first(stop)
+            first()
             return
         threads = [
-            threading.Thread(target=loop, args=(stop,), name=f"rowlock {services[0].kind}", daemon=True)
+            threading.Thread(target=loop, name=f"rowlock {services[0].kind}", daemon=True)
             for loop in (first, *others)
         ]
         for thread in threads:
