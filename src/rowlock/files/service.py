@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from rowlock.consumers import names
@@ -101,7 +102,7 @@ class FileService(ABC):
     def loops(cls, services: Sequence[Any]) -> list[Callable[[], None]]:
         """What runs these services until they are to stop: functions for a thread each."""
 
-    @property
+    @cached_property
     @abstractmethod
     def file_table(self) -> FileTable:
         """Its table with the statements of this service, described when it is first asked for."""
