@@ -210,11 +210,9 @@ class Rowlock(App):
         "relative" to the folder, `settle` and `interval` are seconds.
         """
         from rowlock.files.ingest import Ingest
-        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
-        check_options("ingest", options)
-        return keep_declared(self._ingests, Ingest(self, self._home, name, **options))
+        return keep_declared(self._ingests, Ingest(self, self._home, name, options))
 
     def janitor(self, name: str, **options: Unpack[JanitorOptions]) -> Janitor:
         """Declare a janitor: it deletes the files that rows of `table` name, oldest first by `order_by`.
@@ -227,11 +225,9 @@ class Rowlock(App):
         janitors on one folder are tiers.
         """
         from rowlock.files.janitor import Janitor
-        from rowlock.files.options import check_options
         from rowlock.files.service import keep_declared
 
-        check_options("janitor", options)
-        return keep_declared(self._janitors, Janitor(self, self._home, name, **options))
+        return keep_declared(self._janitors, Janitor(self, self._home, name, options))
 
     @property
     def ingests(self) -> Mapping[str, Ingest]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rowlock import Rowlock
 from rowlock.files import deleting
-from rowlock.files.directories import HandleDirectory
+from rowlock.files.directories import Directory
 from rowlock.files.janitor import Janitor
 
 STEPS = ("marked", "aside", "unlinked one", "unlinked", "companions", "before commit", "confirmed")
@@ -46,7 +46,7 @@ def _die(*_: object) -> None:
 
 def main(url: str, table: str, folder: str, told: str, step: str) -> None:
     if step == "aside":  # it has changed its name, and is not unlinked yet
-        HandleDirectory.unlink = _die  # type: ignore[method-assign,assignment]
+        Directory.unlink = _die  # type: ignore[method-assign,assignment]
     else:
         deleting.step = lambda name: _die() if name == step else None
     declared(Rowlock(url), table, Path(folder), told).run_once()

@@ -191,14 +191,14 @@ def test_a_folder_that_is_moved_out_at_the_last_moment_keeps_its_file(
         pytest.skip("a path that is gone is refused before")
     with opened(place) as root:
         seen = found(root, "d/a")
-        rename = directories.HandleDirectory.rename
+        rename = directories.Directory.rename
 
         def moved_out(self: Any, name: str, other: str) -> None:
             rename(self, name, other)
             if (place / "d").exists():
                 (place / "d").rename(place.parent / "moved")
 
-        monkeypatch.setattr(directories.HandleDirectory, "rename", moved_out)
+        monkeypatch.setattr(directories.Directory, "rename", moved_out)
         with pytest.raises(FileRefused):
             root.remove(seen)
     assert (place.parent / "moved" / "a").read_bytes() == b"123"

@@ -540,6 +540,15 @@ def test_companions_go_with_the_row_and_the_user_is_told_in_the_confirming_trans
     assert station.execute(f"SELECT count(*) FROM {station.prefix}clips") == [(1,)]
 
 
+def test_a_companion_that_is_none_is_no_file_of_that_name(station: Station) -> None:
+    station.create()
+    station.add(1)
+    station.write("None")
+    report = declared(station, also=lambda row: [row.station]).run_once()
+    assert len(report.deleted) == 1 and report.refused == []
+    assert station.files() == ["None"]
+
+
 def test_a_function_that_raises_when_told_is_told_again_by_the_next_run(station: Station) -> None:
     station.create()
     station.add(1)

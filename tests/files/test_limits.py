@@ -59,7 +59,7 @@ def test_a_size_is_no_share() -> None:
 
 def test_a_limit_may_be_a_function_that_is_asked_each_time(tmp_path: Path) -> None:
     answers = iter(["10%", None, "lots"])
-    made = limits.Limits("janitor", min_free=lambda: next(answers))
+    made = limits.Limits("janitor", {"min_free": lambda: next(answers)})
     now = made.read(str(tmp_path), nullcontext)
     assert now.min_free == limits.Free(share=0.1).of(now.disk.total)
     assert made.read(str(tmp_path), nullcontext).min_free is None
@@ -68,14 +68,14 @@ def test_a_limit_may_be_a_function_that_is_asked_each_time(tmp_path: Path) -> No
 
 
 def test_a_limit_function_may_ask_the_database(tmp_path: Path) -> None:
-    made = limits.Limits("janitor", max_size=lambda tx: tx["size"])
+    made = limits.Limits("janitor", {"max_size": lambda tx: tx["size"]})
     transaction = SimpleNamespace(connection={"size": "1KB"})
     assert made.read(str(tmp_path), lambda: nullcontext(transaction)).max_size == 1_000
 
 
 def test_a_limit_function_with_other_arguments_is_refused_where_it_is_declared() -> None:
     with pytest.raises(ConfigurationError, match="must be a function of"):
-        limits.Limits("janitor", max_size=lambda one, two: 1)
+        limits.Limits("janitor", {"max_size": lambda one, two: 1})
 
 
 @pytest.mark.parametrize(

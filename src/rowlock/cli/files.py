@@ -74,7 +74,7 @@ def ingest(
         if any(report.failed or report.later for report in reports):
             raise typer.Exit(ERROR)
     else:
-        _serve(chosen, chosen, "{0.name} writes rows of {0.table} for the files in {0.folder.path}")
+        _serve(chosen, "{0.name} writes rows of {0.table} for the files in {0.folder.path}")
 
 
 @commands.command(rich_help_panel="Work")
@@ -98,8 +98,6 @@ def janitor(
     Or: rowlock janitor lab:app --dry-run
     Or: rowlock janitor lab:app panic --once
     """
-    from rowlock.files.janitor import Tiers
-
     logs.configure(log_level, log_format)
     chosen = _chosen(given, "janitor", only_looks=status or dry_run)
     if status:
@@ -115,8 +113,7 @@ def janitor(
         if not dry_run and any(one.skipped or one.too_full or one.unconfirmed for one in reports):
             raise typer.Exit(ERROR)  # the log has said why
     else:
-        words = "{0.name} deletes files in {0.folder.path} as the rows of {0.table} allow"
-        _serve([Tiers(chosen)], chosen, words)
+        _serve(chosen, "{0.name} deletes files in {0.folder.path} as the rows of {0.table} allow")
 
 
 def _show_cleaned(reports: Sequence[Cleaned], dry_run: bool) -> None:
@@ -185,19 +182,15 @@ def _chosen(given: list[str] | None, kind: str, only_looks: bool) -> list[Any]:
     return [known[words[0]]] if words else list(known.values())
 
 
-def _serve(services: Sequence[Any], chosen: Sequence[Any], introduction: str) -> None:
-    """Run the services until told to stop; each that was chosen is introduced first."""
-    from rowlock.files.service import Stop, check_services, run_services
-    from rowlock.worker.signals import told_by_signals
+def _serve(chosen: Sequence[Any], introduction: str) -> None:
+    """Run the services until told to stop; each is introduced first."""
+    from rowlock.files.service import check_services, run_services
 
-    check_services(services)
+    check_services(chosen)
     for one in chosen:
         with suppress(OSError):  # stdout is closed: the service goes on
             show.say(introduction.format(one), at_once=True)
-    stop = Stop()
-    with told_by_signals(lambda number, second: stop.tell()) as told:
-        told.process_ends = True  # a signal that comes while it closes does not change its exit code
-        run_services(services, stop)
+    run_services(chosen, process_ends=True)  # a signal while it closes does not change its exit code
     log.info("stopped in good order")
 
 

@@ -13,12 +13,10 @@ import msgspec
 
 from rowlock.error_text import describe, headline
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
-from rowlock.files.file_records import record
 from rowlock.files.folder import FileRefused, Found, OpenFolder
-from rowlock.files.places import Places
 from rowlock.files.policy import Named
 from rowlock.files.records import Cleaned, DeletedRow, FileTrouble
-from rowlock.files.row_files import RowFiles, texts_of
+from rowlock.files.row_files import Keeping, RowFiles, texts_of, there
 from rowlock.files.tables import Row, Session, Transaction, json_list
 
 if TYPE_CHECKING:
@@ -60,12 +58,11 @@ class Deleter:
         now: float | None,
     ) -> None:
         self._janitor = janitor
-        self._policy = janitor.policy
-        self._table = janitor.policy.table
+        self._policy = janitor.file_table
         self._companions = companions
         self.report = report
         self.now = now
-        self.files = RowFiles(janitor.places, opened, recover=not report.dry_run)
+        self.files = RowFiles(janitor.folder, opened, recover=not report.dry_run)
 
     def delete(self, rows: Sequence[Named], reason: Reason) -> None:
         """Delete the files of these rows, as far as they may go, and say so in the table.
@@ -81,7 +78,7 @@ class Deleter:
         while marked and not self.report.unconfirmed:
             marked = self._unlink_and_confirm(marked, reason)
         if marked:
-            with self._table.writing(self.now) as tx:
+            with self._policy.writing(self.now) as tx:
                 self._unmark(tx, [row.key for row in marked])
 
     def refuse(self, path: Any, why: object) -> None:
@@ -89,55 +86,58 @@ class Deleter:
         self.report.refused.append(FileTrouble(str(path), str(why)))
 
     def _look(self, rows: Sequence[Named], reason: Reason) -> None:
-        with self._table.reading(self.now) as db:
+        with self._policy.reading(self.now) as db:
             still = self._policy.still_deletable(db, [row.key for row in rows], reason.age, lock=False)
-            needed, ingested = self._what_keeps_files(db, still, reason)
+            keeping = self._keeping(db, still, reason)
         self.report.kept += len(rows) - len(still)
         for row in rows:
             if row.key in still:
                 try:
-                    files = self.files.deletable(row, needed, ingested)
+                    files = there(self.files.deletable(row, keeping))
                 except FileRefused as error:
                     self.refuse(error.path, error)
                     continue
-                if files.there:
-                    self.report.deleted.append(self._deleted(row, files.there, reason))
+                if files:
+                    self.report.deleted.append(self._deleted(row, files, reason))
 
     # -- mark ------------------------------------------------------------------------------------
 
     def _mark(self, rows: Sequence[Named], reason: Reason) -> list[Named]:
         """Write down what is about to go, and look again that it may, in one transaction."""
         keys = [row.key for row in rows]
-        with self._table.writing(self.now, with_connection=self._janitor.also is not None) as tx:
+        policy = self._policy
+        with (policy.writing if self._janitor.also is None else policy.writing_with_user)(self.now) as tx:
             marks = [mark for row in rows for mark in self._marks_for(tx, row, reason)]
-            tx.session.each("mark_file", marks)
-            still = self._policy.still_deletable(tx.session, keys, reason.age)
+            tx.each("mark_file", marks)
+            still = self._policy.still_deletable(tx, keys, reason.age)
             self._unmark(tx, [key for key in keys if key not in still])
         self.report.kept += len(keys) - len(still)
         return [still[key] for key in keys if key in still]
 
-    def _marks_for(self, tx: Transaction, row: Named, reason: Reason) -> list[dict[str, Any]]:
+    def _marks_for(self, tx: Session, row: Named, reason: Reason) -> list[dict[str, Any]]:
         files = [(0, path) for path in self.files.readable_paths(row)]
         files += [(1, path) for path in self._companions_of(tx, row.key)]
         common = {"janitor": self._janitor.name, "row_key": row.key, "reason": reason.why}
         return [common | {"companion": companion, "path": path} for companion, path in dict.fromkeys(files)]
 
-    def _companions_of(self, tx: Transaction, key: Any) -> list[str]:
+    def _companions_of(self, tx: Session, key: Any) -> list[str]:
         """What else goes with the row, as the user's function says; paths below the companions' folder."""
         if self._janitor.also is None:
             return []
+        assert isinstance(tx, Transaction)
         try:
             with tx.savepoint():
                 given = list(self._janitor.also(self._whole_row(tx, key), tx.connection))
         except Exception as error:
-            self._table.raise_if_transient(error)
+            self._policy.raise_if_transient(error)
             self.refuse(f"companions of row {key}", f"also() raised {_one_line(error)}")
             return []
-        places = Places(self._janitor.also_folder.path, "relative")
         found = []
         for value in given:
+            if value is None:  # a column of the row's that is null
+                continue
             try:
-                found.append(str(places.given(value)))
+                found.append(self._janitor.also_folder.given(value))
             except FileRefused as error:
                 self.refuse(value, error)
         return found
@@ -150,11 +150,11 @@ class Deleter:
         emptied: list[_Emptied] = []
         seen = kept = 0
         try:
-            with self._table.writing(self.now, with_connection=True) as tx:
+            with self._policy.writing_with_user(self.now) as tx:
                 keys = [row.key for row in marked]
-                still = self._policy.still_deletable(tx.session, keys, reason.age)
+                still = self._policy.still_deletable(tx, keys, reason.age)
                 companions = self._marks(tx, keys)
-                needed, ingested = self._what_keeps_files(tx.session, still, reason)
+                keeping = self._keeping(tx, still, reason)
                 for key in keys:
                     seen += 1
                     if key not in still or key not in companions:  # a consumer or another janitor has it
@@ -162,8 +162,8 @@ class Deleter:
                         kept += 1
                         continue
                     try:
-                        files = self.files.deletable(still[key], needed, ingested)
-                        self._unlink(still[key], files.there, reason)
+                        files = self.files.deletable(still[key], keeping)
+                        self._unlink(still[key], there(files), reason)
                     except FileRefused as error:
                         self.refuse(error.path, error)
                         self._unmark(tx, [key])
@@ -172,8 +172,9 @@ class Deleter:
                         continue
                     step("unlinked")
                     also_gone, freed = self._unlink_companions(companions[key])
-                    deleted = self._deleted(still[key], files.there, reason, freed) if files.there else None
-                    emptied.append(_Emptied(still[key], files.paths, also_gone, deleted))
+                    was_there = there(files)
+                    deleted = self._deleted(still[key], was_there, reason, freed) if was_there else None
+                    emptied.append(_Emptied(still[key], list(files), also_gone, deleted))
                     if time.monotonic() - began > _LONGEST_TRANSACTION:
                         break
                 confirmed = self._confirm(tx, emptied, each=self._janitor.on_deleted is not None)
@@ -241,17 +242,17 @@ class Deleter:
             self._tell_table(tx, [one.row.key for one in emptied])
         if not emptied:
             return []
-        source, name = self._table.source, self._janitor.name
+        source, name = self._policy.source, self._janitor.name
         rows = [one.row for one in emptied]
-        tx.session.run("forget_files", source=source, paths=json_list(texts_of(rows)))
+        tx.run("forget_files", source=source, paths=json_list(texts_of(rows)))
         self._unmark(tx, [row.key for row in rows])
         if not self._policy.choice.tells_table:
             first = [texts[0] for row in rows if (texts := texts_of([row]))]
-            tx.session.each("put_record", [record(source, name, text, "deleted") for text in first])
+            tx.each("put_record", [self._policy.file_record(text, "deleted") for text in first])
         deleted = [one.deleted for one in emptied if one.deleted is not None]
         if deleted:
             freed = sum(row.freed for row in deleted)
-            tx.session.run("add_to_service", kind="janitor", name=name, more=len(deleted), bytes=freed)
+            tx.run("add_to_service", kind="janitor", name=name, more=len(deleted), bytes=freed)
         return emptied
 
     def _confirm_one(self, tx: Transaction, one: _Emptied) -> bool:
@@ -264,17 +265,17 @@ class Deleter:
                     self._janitor.on_deleted(self._whole_row(tx, one.row.key), paths, tx.connection)
                 self._tell_table(tx, [one.row.key])
         except Exception as error:
-            self._table.raise_if_transient(error)
+            self._policy.raise_if_transient(error)
             self.refuse(", ".join(one.gone), f"its files are gone, but not confirmed: {_one_line(error)}")
             if one.deleted is not None:
                 self.report.unconfirmed.append(one.deleted)
             return False
         return True
 
-    def _tell_table(self, tx: Transaction, keys: list[Any]) -> None:
+    def _tell_table(self, tx: Session, keys: list[Any]) -> None:
         if keys and self._policy.choice.tells_table:
             statement = "remove_rows" if self._policy.choice.remove_rows else "set_deleted"
-            tx.session.run(statement, ids=json_list(keys))
+            tx.run(statement, ids=json_list(keys))
 
     def _count(self, confirmed: Sequence[_Emptied]) -> None:
         """Their transaction is committed."""
@@ -286,29 +287,29 @@ class Deleter:
 
     def finish_marked(self, declared: Collection[str]) -> None:
         """See to rows that an earlier run marked and did not confirm; it may have had another name."""
-        with self._table.reading() as db:
+        with self._policy.reading() as db:
             others = {row[0] for row in db.rows("marking_janitors")} - {self._janitor.name, *declared}
         for other in others:
             self._adopt_marks(other)
-        with self._table.reading() as db:
+        with self._policy.reading() as db:
             keys = [row[0] for row in db.rows("marked_rows", janitor=self._janitor.name)]
         for key in keys:
             self._finish(key)
 
     def _adopt_marks(self, other: str) -> None:
         """Take over marks of a janitor that is declared no more, if the same row here names the file."""
-        with self._table.writing(self.now) as tx:
-            marks = tx.session.rows("marks_on_files", janitor=other)
-            rows = self._policy.named(tx.session, list({key for key, _ in marks}))
+        with self._policy.writing(self.now) as tx:
+            marks = tx.rows("marks_on_files", janitor=other)
+            rows = self._policy.named(tx, list({key for key, _ in marks}))
             paths = {row.key: self.files.readable_paths(row) for row in rows}
             mine = json_list({key for key, path in marks if path in paths.get(key, ())})
-            tx.session.run("adopt_marks", janitor=self._janitor.name, other=other, ids=mine)
-            tx.session.run("unmark", janitor=other, ids=mine)
+            tx.run("adopt_marks", janitor=self._janitor.name, other=other, ids=mine)
+            tx.run("unmark", janitor=other, ids=mine)
 
     def _finish(self, key: Any, deleted: DeletedRow | None = None) -> None:
         """Confirm a marked row if its files are gone; `deleted` is what this run has deleted of it."""
-        with self._table.writing(self.now, with_connection=True) as tx:
-            rows = self._policy.still_living(tx.session, [key])
+        with self._policy.writing_with_user(self.now) as tx:
+            rows = self._policy.still_living(tx, [key])
             companions = self._marks(tx, [key])
             confirmed: list[_Emptied] | None = None
             if key not in companions:
@@ -316,7 +317,7 @@ class Deleter:
             elif key in rows and (gone := self.files.all_gone(rows[key])):
                 also_gone, _ = self._unlink_companions(companions[key])
                 confirmed = self._confirm(tx, [_Emptied(rows[key], gone, also_gone, deleted)], each=True)
-            elif key in rows or tx.session.row("is_living", **self._policy.values(row_key=key)) is None:
+            elif key in rows or tx.row("is_living", **self._policy.values(row_key=key)) is None:
                 self._unmark(tx, [key])  # it is judged anew, like any other
             # Else a consumer has it at this moment: the next run looks again.
         if confirmed is not None:
@@ -329,11 +330,11 @@ class Deleter:
         """Mark rows as deleted whose files are all gone already; companions are left alone."""
         without_files = [row.key for row in rows if self.files.all_gone(row)]
         for start in range(0, len(without_files), _CONFIRMED_AT_ONCE):
-            with self._table.writing(self.now, with_connection=True) as tx:
+            with self._policy.writing_with_user(self.now) as tx:
                 some = without_files[start : start + _CONFIRMED_AT_ONCE]
                 emptied = [
                     _Emptied(row, gone, [], None)
-                    for row in self._policy.still_living(tx.session, some).values()
+                    for row in self._policy.still_living(tx, some).values()
                     if (gone := self.files.all_gone(row))
                 ]
                 confirmed = self._confirm(tx, emptied, each=True)
@@ -341,32 +342,29 @@ class Deleter:
 
     # -- what is read in a transaction -----------------------------------------------------------
 
-    def _what_keeps_files(
-        self, db: Session, rows: dict[Any, Named], reason: Reason
-    ) -> tuple[set[str], dict[str, tuple[int, int]]]:
-        """Files that other rows must keep, and how files were when they were ingested."""
+    def _keeping(self, db: Session, rows: dict[Any, Named], reason: Reason) -> Keeping:
         texts = texts_of(rows.values())
         needed = self._policy.needed_elsewhere(db, list(rows), texts, reason.age)
-        found = db.rows("ingested_as", source=self._table.source, paths=json_list(texts))
-        return needed, {path: (size, modified) for path, size, modified in found}
+        found = db.rows("ingested_as", source=self._policy.source, paths=json_list(texts))
+        return Keeping(needed, {path: (size, modified) for path, size, modified in found})
 
-    def _marks(self, tx: Transaction, keys: Sequence[Any]) -> dict[Any, list[str]]:
+    def _marks(self, tx: Session, keys: Sequence[Any]) -> dict[Any, list[str]]:
         """Those of the rows that are marked, each with its companions."""
         found: dict[Any, list[str]] = {}
-        marks = tx.session.rows("marks_of", janitor=self._janitor.name, ids=json_list(keys))
+        marks = tx.rows("marks_of", janitor=self._janitor.name, ids=json_list(keys))
         for key, companion, path in marks:
             found.setdefault(key, []).extend([path] if companion else [])
         return found
 
-    def _unmark(self, tx: Transaction, keys: Sequence[Any]) -> None:
+    def _unmark(self, tx: Session, keys: Sequence[Any]) -> None:
         if keys:
-            tx.session.run("unmark", janitor=self._janitor.name, ids=json_list(keys))
+            tx.run("unmark", janitor=self._janitor.name, ids=json_list(keys))
 
     def _whole_row(self, tx: Transaction, key: Any) -> Row:
-        found = tx.plain_rows(self._table.statements["whole_row"], {"row_key": key})
+        found = tx.plain_rows("whole_row", row_key=key)
         if not found:
             raise ConfigurationError(f"row {key} is gone")
-        return Row(dict(zip(self._table.types, found[0], strict=True)))
+        return Row(dict(zip(self._policy.types, found[0], strict=True)))
 
 
 def _one_line(error: Exception) -> str:

@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TypeAlias
 
 # Windows lacks all of these.
 HAS_HANDLES = (
@@ -26,93 +25,62 @@ _OPEN = (
 _REPARSE_POINT = 0x400  # Windows: a link, a junction, or something else that leads elsewhere
 
 
-class HandleDirectory:
-    """A folder by its handle: it stays the same one, wherever it is moved to."""
+class Directory:
+    """A folder that is open.
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    By its handle it stays the same one, wherever it is moved to. By its path, where there are no handles,
+    each use makes sure that it is no link by now.
+    """
 
-    def enter(self, name: str) -> HandleDirectory:
-        """A folder in it; raises OSError if that is a link or no folder."""
-        return HandleDirectory(os.open(name, _OPEN, dir_fd=self._handle))
+    def __init__(self, name: str, parent: Directory | None = None) -> None:
+        """The folder at this path, or of this name in another; raises OSError if it is a link or none."""
+        self._path = name if parent is None else parent._at(name)
+        self._handle: int | None = None
+        if HAS_HANDLES:
+            self._handle = os.open(self._path, _OPEN, dir_fd=None if parent is None else parent._handle)
+        else:
+            self._at("")
+
+    def _at(self, name: str) -> str:
+        """How the system is told of a name in it, beside the handle."""
+        if self._handle is not None:
+            return name
+        found = os.lstat(self._path)
+        if _leads_elsewhere(found) or not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "a link, or no folder", self._path)
+        return os.path.join(self._path, name)
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
         """What is in it, in any order."""
-        with os.scandir(self._handle) as found:
+        with os.scandir(self._at("") if self._handle is None else self._handle) as found:
             yield from found
 
     def look(self, name: str) -> os.stat_result:
         """What is there under this name, without following a link."""
-        return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
-
-    def rename(self, name: str, other: str) -> None:
-        """Give it another name in this folder."""
-        os.rename(name, other, src_dir_fd=self._handle, dst_dir_fd=self._handle)
-
-    def link(self, name: str, other: str) -> None:
-        """Give it a second name in this folder; raises FileExistsError if that is taken."""
-        os.link(name, other, src_dir_fd=self._handle, dst_dir_fd=self._handle, follow_symlinks=False)
-
-    def unlink(self, name: str) -> None:
-        """Remove the name."""
-        os.unlink(name, dir_fd=self._handle)
-
-    def close(self) -> None:
-        """Let go of it."""
-        with suppress(OSError):
-            os.close(self._handle)
-
-
-class PathDirectory:
-    """A folder by its path, where there are no handles; each use makes sure that it is no link by now."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._here()
-
-    def _here(self) -> None:
-        found = os.lstat(self._path)
-        if _leads_elsewhere(found) or not stat.S_ISDIR(found.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "a link, or no folder", self._path)
-
-    def _at(self, name: str) -> str:
-        self._here()
-        return os.path.join(self._path, name)
-
-    def enter(self, name: str) -> PathDirectory:
-        return PathDirectory(self._at(name))
-
-    def entries(self) -> Iterator[os.DirEntry[str]]:
-        with os.scandir(self._at("")) as found:
-            yield from found
-
-    def look(self, name: str) -> os.stat_result:
-        found = os.lstat(self._at(name))
+        found = os.stat(self._at(name), dir_fd=self._handle, follow_symlinks=False)
         if _leads_elsewhere(found) and not stat.S_ISLNK(found.st_mode):
             raise OSError(f"{name} is a junction")
         return found
 
     def rename(self, name: str, other: str) -> None:
-        os.rename(self._at(name), self._at(other))
+        """Give it another name in this folder."""
+        os.rename(self._at(name), self._at(other), src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def link(self, name: str, other: str) -> None:
-        os.link(self._at(name), self._at(other), follow_symlinks=os.link not in os.supports_follow_symlinks)
+        """Give it a second name in this folder; raises FileExistsError if that is taken."""
+        follow = os.link not in os.supports_follow_symlinks  # Windows cannot be asked not to
+        here = self._handle
+        os.link(self._at(name), self._at(other), src_dir_fd=here, dst_dir_fd=here, follow_symlinks=follow)
 
     def unlink(self, name: str) -> None:
-        os.unlink(self._at(name))
+        """Remove the name."""
+        os.unlink(self._at(name), dir_fd=self._handle)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
-
-
-Directory: TypeAlias = HandleDirectory | PathDirectory
-
-
-def open_directory(path: str) -> Directory:
-    """The folder at this path; raises OSError if it is a link or no folder."""
-    if HAS_HANDLES:
-        return HandleDirectory(os.open(path, _OPEN))
-    return PathDirectory(path)
+        """Let go of it."""
+        if self._handle is not None:
+            with suppress(OSError):
+                os.close(self._handle)
 
 
 def _leads_elsewhere(found: os.stat_result) -> bool:

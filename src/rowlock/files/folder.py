@@ -16,13 +16,14 @@ from typing import Any
 import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.files.directories import HAS_HANDLES, Directory, open_directory
+from rowlock.files.directories import HAS_HANDLES, Directory
 
 _REMOVAL_SUFFIX = ".rowlock-delete"  # the end of a file's name while it is being removed
 _LONGEST_NAME = 255  # bytes
 _DEEPEST = 100
 _BLOCK = 512  # what st_blocks counts, whatever the file system
 _CANNOT_LINK = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_PATHS = ("absolute", "relative")
 Report = Callable[[str, str], Any]
 
 
@@ -51,13 +52,19 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Folder:
-    """A folder by its path; opened for each piece of work, so that what is there by then counts."""
+    """A folder by its path, and how a table writes the paths of its files: absolute, or relative to it.
 
-    def __init__(self, path: str | os.PathLike[str], home: str = "") -> None:
+    It is opened for each piece of work, so that what is there by then counts.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], home: str = "", paths: str = "relative") -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\x00" in os.fspath(path):
             raise ConfigurationError(f"folder={path!r}: must be a folder's path")
         # Absolute from the start: who changes the working directory must not change the folder.
         self.path = os.path.abspath(os.path.join(home, os.path.expanduser(os.fspath(path))))
+        if paths not in _PATHS:
+            raise ConfigurationError(f"paths={paths!r}: must be one of {', '.join(_PATHS)}")
+        self.paths = paths
 
     def __repr__(self) -> str:
         return f"<folder {self.path}>"
@@ -65,6 +72,35 @@ class Folder:
     def at(self, path: str) -> Path:
         """A path below the folder, as an absolute one."""
         return Path(self.path, *path.split("/"))
+
+    # -- its paths in a table; no disk is looked at, and the working directory has no say ------------
+
+    def written(self, path: str) -> str:
+        """A path below the folder, as the table has it."""
+        return path if self.paths == "relative" else os.path.join(self.path, *path.split("/"))
+
+    def read(self, value: Any) -> str:
+        """What the table has, as a path below the folder; raises FileRefused if it is none."""
+        if not isinstance(value, str):
+            raise FileRefused(f"its path is {type(value).__name__} and no text")
+        return "/".join(parts_of(value)) if self.paths == "relative" else self._below(value)
+
+    def given(self, value: Any) -> str:
+        """What a user's function returned for a path (absolute or relative), as the table has it."""
+        text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+        if not isinstance(text, str):
+            raise FileRefused(f"{value!r} is no path")
+        if os.path.isabs(text):
+            return self.written(self._below(text))
+        return self.written("/".join(parts_of(text.replace(os.sep, "/"))))
+
+    def _below(self, text: str) -> str:
+        inside = text.removeprefix(self.path.rstrip(os.sep) + os.sep)
+        if inside == text:
+            raise FileRefused(f"its path is not inside {self.path}")
+        return "/".join(parts_of(inside.replace(os.sep, "/")))
+
+    # -- on the disk -----------------------------------------------------------------------------
 
     def check(self, writable: bool) -> None:
         """Raise unless it is a folder, no link, that can be read (and files removed from it)."""
@@ -84,7 +120,7 @@ class Folder:
     def opened(self, keep: Sequence[str] = ()) -> Iterator[OpenFolder]:
         """The folder, open, for one piece of work; files of `keep` (the queue's own) are never touched."""
         try:
-            root = open_directory(self.path)
+            root = Directory(self.path)
         except OSError as error:
             self.check(writable=False)
             raise ConfigurationError(f"the folder {self.path} cannot be opened: {_reason(error)}") from error
@@ -230,7 +266,7 @@ class OpenFolder:
         here, opened = self._root, None
         try:
             for part in parents:
-                there = here.enter(part)
+                there = Directory(part, here)
                 if opened is not None:
                     opened.close()
                 here = opened = there

@@ -9,27 +9,24 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 
 from rowlock.errors import ConfigurationError
-from rowlock.files.file_records import FileRecords
 from rowlock.files.folder import FileRefused, Found, OpenFolder
 from rowlock.files.folder_watch import watching
+from rowlock.files.ingest_table import IngestTable
 from rowlock.files.limits import takes
+from rowlock.files.options import IngestOptions
 from rowlock.files.patterns import matcher
 from rowlock.files.records import FileServiceRecord, FileTrouble, Ingested
-from rowlock.files.rows import Finished, RowWriter, load_statements
-from rowlock.files.service import ErrorBackoff, FileService, Stop
+from rowlock.files.rows import Finished, RowWriter
+from rowlock.files.service import ErrorBackoff, FileService
 from rowlock.files.settling import SETTLE_SECONDS, FileSettling
-from rowlock.files.tables import App, FileTable
+from rowlock.files.tables import App
 from rowlock.options import check_seconds
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from rowlock.files.options import ServiceOptions
 
 _BATCH = 500  # files in one transaction
 _CHANGES_AT_ONCE = 1_000
@@ -41,38 +38,24 @@ class Ingest(FileService):
     """A declared ingest: `run_once()` scans once, `run()` goes on until it is told to stop."""
 
     kind = "ingest"
+    options = IngestOptions
 
-    def __init__(
-        self,
-        app: App,
-        home: str,
-        name: str,
-        *,
-        pattern: str = "**/*",
-        row: Callable[..., Mapping[str, Any] | bool | None] | None = None,
-        settle: float = SETTLE_SECONDS,
-        **common: Unpack[ServiceOptions],
-    ) -> None:
-        super().__init__(app, home, name, **common)
-        self.pattern = pattern
-        self._fits = matcher(pattern)
-        self._row = row
-        self.wants_tx = row is not None and takes("row", row, 1)
-        settled = check_seconds("settle", settle)
-        if settled is None:
+    def __init__(self, app: App, home: str, name: str, given: IngestOptions) -> None:
+        super().__init__(app, home, name, given)
+        self._fits = matcher(given.get("pattern", "**/*"))
+        self._row = given.get("row")
+        self.wants_tx = self._row is not None and takes("row", self._row, 1)
+        settle = check_seconds("settle", given.get("settle", SETTLE_SECONDS))
+        if settle is None:
             raise ConfigurationError("settle=None: must be seconds for which a file has to stand still")
-        self.settling = FileSettling(settled)
+        self.settling = FileSettling(settle)
+        self._changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # paths; None: some were missed
         self._forget_at = 0.0
 
-    def _described_table(self) -> FileTable:
-        table = FileTable(self._app.store, self.title, self.table, self.columns)
-        load_statements(table)
-        return table
-
-    @property
-    def records(self) -> FileRecords:
-        """What is remembered of its files."""
-        return FileRecords(self.file_table, self.name, self.places)
+    @cached_property
+    def file_table(self) -> IngestTable:
+        """Its table, described when it is first asked for."""
+        return IngestTable(self._app, self)
 
     def call_row(self, path: str, tx: Any) -> Mapping[str, Any] | bool | None:
         """What the user's function says about a file."""
@@ -109,10 +92,17 @@ class Ingest(FileService):
             files = self._take(opened, found, now, progress, rescan=True)
             if time.monotonic() >= self._forget_at:
                 self._forget_at = time.monotonic() + _FORGET_EVERY
-                self.records.forget_deleted(opened)
-        self.records.forget_vanished({self.places.written(one.path) for one in found})
+                self.file_table.forget_deleted(partial(self._is_there, opened))
+        self.file_table.forget_vanished({self.folder.written(one.path) for one in found})
         self._note_run(len(unreadable))
         return self._report(files, unreadable)
+
+    def _is_there(self, opened: OpenFolder, path: str) -> bool:
+        """Whether something is at this path of the table."""
+        try:
+            return opened.look(self.folder.read(path)) is not None
+        except FileRefused:
+            return True
 
     def _report(self, files: Sequence[Finished], unreadable: list[FileTrouble]) -> Ingested:
         def paths(state: str) -> list[str]:
@@ -130,35 +120,42 @@ class Ingest(FileService):
             never=len(paths("never")),
         )
 
-    def loop(self, stop: Stop) -> None:
-        """Run until told to stop, without signals: for a thread."""
-        self.stopping = stop
-        changed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    @classmethod
+    def loops(cls, services: Sequence[Ingest]) -> list[Callable[[], None]]:
+        """Each for itself."""
+        return [one._loop for one in services]
+
+    def stop(self) -> None:
+        """Let `run` end, after the batch that it is at; safe in a signal handler."""
+        super().stop()
+        self._changed.put(None)  # it may be waiting
+
+    def _loop(self) -> None:
         backoff = ErrorBackoff(self.title)
         next_scan = time.monotonic()
-        with stop.waking(changed), watching(self.folder.path, changed):
-            while not stop.told:
+        with watching(self.folder.path, self._changed):
+            while not self.stopping.is_set():
                 try:
                     if time.monotonic() >= next_scan:
                         self.run_once()
                         next_scan = time.monotonic() + self.interval
                     moment = time.monotonic()
                     due = self.settling.next_due(time.time(), moment)
-                    missed = self._take_changes(changed, min(due, next_scan - moment))
+                    missed = self._take_changes(min(due, next_scan - moment))
                     backoff.succeeded()
                     if missed:
                         next_scan = min(next_scan, time.monotonic() + 1.0)
                 except Exception as error:  # a database or a disk that comes back, a mistake in a table
-                    stop.wait(backoff.failed(error))
+                    self.stopping.wait(backoff.failed(error))
                     next_scan = time.monotonic()  # what has changed meanwhile is in the scan
 
-    def _take_changes(self, changed: queue.SimpleQueue[str | None], wait: float) -> bool:
+    def _take_changes(self, wait: float) -> bool:
         """Wait for changes, or for files to be finished, and take them; True if some may have been missed."""
         told: set[str | None] = set()
         with suppress(queue.Empty):
-            told.add(changed.get(timeout=max(0.0, wait)))
+            told.add(self._changed.get(timeout=max(0.0, wait)))
             while len(told) < _CHANGES_AT_ONCE:
-                told.add(changed.get_nowait())
+                told.add(self._changed.get_nowait())
         paths = {path for path in told if path is not None}
         paths.update(self.settling.due(time.time(), time.monotonic()))
         if paths:
@@ -210,7 +207,7 @@ class Ingest(FileService):
                     self.settling.wait_for(file.found.path, file.others, time.monotonic())
             if any(file.state == "ingested" for file in batch):
                 self._app.wake(self.table)
-            if self.stopping.told:
+            if self.stopping.is_set():
                 return done
         if progress is not None:
             progress(len(finished), len(finished))
@@ -230,6 +227,6 @@ class Ingest(FileService):
 
     def record(self) -> FileServiceRecord:
         """How it stands, for front ends."""
-        counts = self.records.counts()
+        counts = self.file_table.count_without_row()
         waiting, failed = counts.get("waiting", 0), counts.get("failed", 0)
         return msgspec.structs.replace(super().record(), waiting=waiting, failed=failed)

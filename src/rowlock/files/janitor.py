@@ -6,11 +6,10 @@ Nothing else, and nothing without its database. One run is in `janitor_run.py`, 
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
 
 from rowlock.consumers import names
 from rowlock.errors import ConfigurationError
@@ -19,15 +18,11 @@ from rowlock.files.folder import Folder
 from rowlock.files.janitor_run import JanitorRun
 from rowlock.files.limits import Limits, Wanted, takes
 from rowlock.files.oldest import whole_number
+from rowlock.files.options import JanitorOptions
 from rowlock.files.policy import Choice, Policy
 from rowlock.files.records import Cleaned
-from rowlock.files.service import ErrorBackoff, FileService, Stop
-from rowlock.files.tables import App, FileTable
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from rowlock.files.options import ServiceOptions
+from rowlock.files.service import ErrorBackoff, FileService
+from rowlock.files.tables import App
 
 log = logging.getLogger("rowlock.janitor")
 
@@ -38,56 +33,35 @@ class Janitor(FileService):
     """A declared janitor: `run_once()` cleans up once, `run()` goes on until it is told to stop."""
 
     kind = "janitor"
+    options = JanitorOptions
 
-    def __init__(
-        self,
-        app: App,
-        home: str,
-        name: str,
-        *,
-        key: str | None = None,
-        order_by: str | None = None,
-        after: Sequence[str] = (),
-        failed_too: bool = False,
-        where: str | None = None,
-        deleted: str | None = None,
-        remove_rows: bool = False,
-        min_free: Any = None,
-        target_free: Any = None,
-        max_age: Any = None,
-        max_size: Any = None,
-        cap: int = 500,
-        also: Callable[..., Iterable[Any]] | None = None,
-        also_folder: str | os.PathLike[str] | None = None,
-        on_deleted: Callable[..., Any] | None = None,
-        **common: Unpack[ServiceOptions],
-    ) -> None:
-        super().__init__(app, home, name, **common)
-        self.also_folder = self.folder if also_folder is None else Folder(also_folder, home)
-        self.cap = whole_number("cap", cap)
-        self.limits = Limits(
-            self.title, min_free=min_free, target_free=target_free, max_age=max_age, max_size=max_size
-        )
+    def __init__(self, app: App, home: str, name: str, given: JanitorOptions) -> None:
+        super().__init__(app, home, name, given)
+        order_by, deleted, key = given.get("order_by"), given.get("deleted"), given.get("key")
+        also, also_folder = given.get("also"), given.get("also_folder")
+        self.also_folder = Folder(given["folder"] if also_folder is None else also_folder, home)
+        self.cap = whole_number("cap", given.get("cap", 500))
+        self.limits = Limits(self.title, given)
         self.choice = Choice(
             key=None if key is None else names.column("key", key),
             order_by=_order(order_by),
-            after=_names_of_consumers(after),
-            failed_too=bool(failed_too),
-            where=_condition(where),
+            after=_names_of_consumers(given.get("after", ())),
+            failed_too=bool(given.get("failed_too")),
+            where=_condition(given.get("where")),
             deleted=None if deleted is None else names.column("deleted", deleted),
-            remove_rows=bool(remove_rows),
-            has_age=max_age is not None,
+            remove_rows=bool(given.get("remove_rows")),
+            has_age=given.get("max_age") is not None,
         )
-        if deleted is not None and remove_rows:
+        if deleted is not None and self.choice.remove_rows:
             raise ConfigurationError(
                 f"{self.title}: give it either deleted=... or remove_rows=True, not both"
             )
-        if max_age is not None and order_by is None:
+        if self.choice.has_age and order_by is None:
             raise ConfigurationError(f"{self.title}: max_age counts from order_by=..., a time: name it")
         if also is None and also_folder is not None:
             raise ConfigurationError(f"{self.title}: also_folder=... is for also=..., a function")
         self.also = _with_tx("also", also, 1)
-        self.on_deleted = _with_tx("on_deleted", on_deleted, 2)
+        self.on_deleted = _with_tx("on_deleted", given.get("on_deleted"), 2)
         self._healed = False
         self._last_problem: str | None = None
 
@@ -99,18 +73,15 @@ class Janitor(FileService):
     # -- running ---------------------------------------------------------------------------------
 
     @cached_property
-    def policy(self) -> Policy:
+    def file_table(self) -> Policy:
         """What it may delete, as SQL on its table, which is described when this is first asked for."""
-        return Policy(self._app, self.title, self.table, self.columns, self.choice)
-
-    def _described_table(self) -> FileTable:
-        return self.policy.table
+        return Policy(self._app, self, self.choice)
 
     def check(self) -> None:
         """Raise if the folder, the table, its columns or the conditions are not as they should be."""
         self.folder.check(writable=True)
         self.also_folder.check(writable=True)
-        self.policy  # noqa: B018 - it looks
+        self.file_table  # noqa: B018 - it looks
 
     def run_once(
         self, now: float | None = None, dry_run: bool = False, earlier: Sequence[Cleaned] = ()
@@ -138,16 +109,17 @@ class Janitor(FileService):
             self._note_report(report)
         return report
 
-    def loop(self, stop: Stop) -> None:
-        """Run until told to stop, without signals: for a thread."""
-        Tiers([self]).loop(stop)
+    @classmethod
+    def loops(cls, services: Sequence[Janitor]) -> list[Callable[[], None]]:
+        """Tiers run one after the other, in the order in which they are declared."""
+        return [partial(_run_tiers, services)]
 
     def _heal(self, deleter: Deleter) -> None:
         """Rows whose files are all gone are marked as deleted, once at the start."""
         if self._healed or not self.choice.tells_table:
             return
         named = 0
-        for page in self.policy.living():
+        for page in self.file_table.living():
             if not all(deleter.files.all_gone(row) for row in page):
                 break
             named += len(page)
@@ -158,7 +130,7 @@ class Janitor(FileService):
                     "there: is it the right folder, and mounted? If they are really gone, mark these "
                     "rows as deleted by hand"
                 )
-        for page in self.policy.living():
+        for page in self.file_table.living():
             deleter.heal(page)
         self._healed = True
 
@@ -196,45 +168,32 @@ class Janitor(FileService):
 
     def limits_now(self) -> Wanted:
         """What its limits are at this moment."""
-        return self.limits.read(self.folder.path, lambda: self.file_table.writing(with_connection=True))
+        return self.limits.read(self.folder.path, self.file_table.writing_with_user)
 
 
-class Tiers:
-    """Janitors as one service: they run one after the other, in the order in which they are declared."""
+def _run_tiers(janitors: Sequence[Janitor]) -> None:
+    """Run each when its interval is over, until they are told to stop, which all of them are."""
+    stopping = janitors[-1].stopping
+    due = {one.name: time.monotonic() for one in janitors}
+    backoff = {one.name: ErrorBackoff(one.title) for one in janitors}
+    while not stopping.is_set():
+        for one in janitors:
+            if not stopping.is_set() and time.monotonic() >= due[one.name]:
+                wait = _seconds_after_run(one, backoff[one.name])
+                due[one.name] = time.monotonic() + wait
+        stopping.wait(min(due.values()) - time.monotonic())
 
-    name = "janitors"
 
-    def __init__(self, janitors: Sequence[Janitor]) -> None:
-        self._janitors = list(janitors)
-
-    def check(self) -> None:
-        """Raise if the user has to change something first."""
-        for one in self._janitors:
-            one.check()
-
-    def loop(self, stop: Stop) -> None:
-        """Run each when its interval is over, until told to stop."""
-        for one in self._janitors:
-            one.stopping = stop
-        due = {one.name: time.monotonic() for one in self._janitors}
-        backoff = {one.name: ErrorBackoff(one.title) for one in self._janitors}
-        while not stop.told:
-            for one in self._janitors:
-                if not stop.told and time.monotonic() >= due[one.name]:
-                    wait = self._run(one, backoff[one.name])
-                    due[one.name] = time.monotonic() + wait
-            stop.wait(min(due.values()) - time.monotonic())
-
-    def _run(self, one: Janitor, backoff: ErrorBackoff) -> float:
-        """One run; returns the seconds until the next."""
-        try:
-            done = one.run_once()
-        except Exception as error:  # a database or a disk that comes back
-            return backoff.failed(error)
-        backoff.succeeded()
-        if done.deleted:
-            log.info("%s: %d rows deleted, %d bytes freed", one.title, len(done.deleted), done.freed)
-        return one.interval
+def _seconds_after_run(one: Janitor, backoff: ErrorBackoff) -> float:
+    """One run; returns the seconds until the next."""
+    try:
+        done = one.run_once()
+    except Exception as error:  # a database or a disk that comes back
+        return backoff.failed(error)
+    backoff.succeeded()
+    if done.deleted:
+        log.info("%s: %d rows deleted, %d bytes freed", one.title, len(done.deleted), done.freed)
+    return one.interval
 
 
 def _order(value: Any) -> str | None:

@@ -78,7 +78,7 @@ SELECT row_key, path FROM rowlock_file_marks WHERE janitor = :janitor AND compan
 -- name: adopt_marks
 INSERT INTO rowlock_file_marks (janitor, row_key, companion, path, reason)
 SELECT :janitor, row_key, companion, path, reason FROM rowlock_file_marks
-WHERE janitor = :other AND {mark_among_keys}
+WHERE janitor = :other AND row_key {among_texts}
 ON CONFLICT (janitor, row_key, companion, path) DO NOTHING
 
 -- Keys of another table may be of another type.
@@ -86,7 +86,7 @@ ON CONFLICT (janitor, row_key, companion, path) DO NOTHING
 SELECT {key_read}, «paths» FROM «table» WHERE {key_read} {among_texts}
 
 -- name: marks_of
-SELECT row_key, companion, path FROM rowlock_file_marks WHERE janitor = :janitor AND {mark_among_keys}
+SELECT row_key, companion, path FROM rowlock_file_marks WHERE janitor = :janitor AND row_key {among_texts}
 
 -- name: unmark
-DELETE FROM rowlock_file_marks WHERE janitor = :janitor AND {mark_among_keys}
+DELETE FROM rowlock_file_marks WHERE janitor = :janitor AND row_key {among_texts}

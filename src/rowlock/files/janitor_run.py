@@ -15,6 +15,7 @@ from rowlock.files.folder import FileRefused, Found
 from rowlock.files.limits import Wanted
 from rowlock.files.policy import Named
 from rowlock.files.records import Cleaned
+from rowlock.files.row_files import there
 
 if TYPE_CHECKING:
     from rowlock.files.janitor import Janitor
@@ -30,7 +31,7 @@ class JanitorRun:
         self, janitor: Janitor, deleter: Deleter, wanted: Wanted, earlier: Sequence[Cleaned]
     ) -> None:
         self._janitor = janitor
-        self._policy = janitor.policy
+        self._policy = janitor.file_table
         self._deleter = deleter
         self._report = deleter.report
         self._wanted = wanted
@@ -47,7 +48,7 @@ class JanitorRun:
         if count := len(report.unconfirmed):
             report.short = (
                 f"it has stopped: the files of {count} rows are gone, at least in part, and "
-                f"{self._policy.table.name} does not say so: {report.refused[-1].why}"
+                f"{self._policy.name} does not say so: {report.refused[-1].why}"
             )
         report.freed = self._freed
         report.free = self._free()
@@ -135,12 +136,12 @@ class JanitorRun:
             if batch and (len(batch) >= most or expected >= still_left):
                 self._deleter.delete(batch, reason)
                 batch, expected, still_left = [], 0, left()
-                if report.unconfirmed or self._janitor.stopping.told:
+                if report.unconfirmed or self._janitor.stopping.is_set():
                     return False
             if not batch and (still_left <= 0 or len(report.deleted) >= self._janitor.cap):
                 return False
             try:
-                expected += sum(map(bring, self._deleter.files.look(row).there))
+                expected += sum(map(bring, there(self._deleter.files.look(row))))
             except FileRefused as error:
                 self._deleter.refuse(error.path, error)
                 continue

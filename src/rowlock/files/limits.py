@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ _BYTES = {"b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
-_MOST_BYTES = 2**63 - 1
+_LEAST_BYTES, _MOST_BYTES = 0.5, 2**63 - 1
 _OLDEST = 1_000 * 365 * 86_400.0
 
 
@@ -45,51 +45,37 @@ class Free(msgspec.Struct, frozen=True):
 
 def free(what: str, value: Any) -> Free:
     """Free space: `"20%"`, `"500MB"` or a number of bytes."""
-    number, unit = _amount(value)
-    if unit == "%" and number is not None and 0 < number <= 100:
-        return Free(share=number / 100)
-    found = _bytes(number, unit)
-    if found is None or unit == "%":
-        raise ConfigurationError(f'{what}={value!r}: must be free space such as "20%" or "500MB"')
-    return Free(size=found)
+    wanted = 'free space such as "20%" or "500MB"'
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        return Free(share=_amount(what, value, {"%": 1}, 0, 100, wanted) / 100)
+    return Free(size=round(_amount(what, value, _BYTES, _LEAST_BYTES, _MOST_BYTES, wanted)))
 
 
 def size(what: str, value: Any) -> int:
     """A size in bytes: `"500MB"` or a number; KB is 1,000 bytes and KiB 1,024."""
-    found = _bytes(*_amount(value))
-    if found is None:
-        raise ConfigurationError(f'{what}={value!r}: must be a size such as "500MB" or "50GB"')
-    return found
+    wanted = 'a size such as "500MB" or "50GB"'
+    return round(_amount(what, value, _BYTES, _LEAST_BYTES, _MOST_BYTES, wanted))
 
 
 def age(what: str, value: Any) -> float:
     """An age in seconds: `"30d"`, `"12h"`, a number of seconds or a timedelta."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    number, unit = _amount(value)
-    seconds = (
-        None if number is None else number * (_SECONDS.get(unit, 0.0) if isinstance(value, str) else 1.0)
-    )
-    if seconds is None or not 0 < seconds <= _OLDEST:
-        raise ConfigurationError(f'{what}={value!r}: must be an age such as "30d", "12h" or "90s"')
-    return seconds
+    return _amount(what, value, _SECONDS, 0, _OLDEST, 'an age such as "30d", "12h" or "90s"')
 
 
-def _amount(value: Any) -> tuple[float | None, str]:
-    """The number and its unit in small letters; no number if it is none."""
-    if isinstance(value, str):
-        match = _AMOUNT.fullmatch(value)
-        return (float(match["number"]), match["unit"].lower()) if match else (None, "")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None, ""
-    return (float(value), "b") if value > 0 else (None, "")
-
-
-def _bytes(number: float | None, unit: str) -> int | None:
-    if number is None or unit not in _BYTES:
-        return None
-    found = round(number * _BYTES[unit])
-    return found if 0 < found <= _MOST_BYTES else None
+def _amount(
+    what: str, value: Any, units: Mapping[str, float], above: float, most: float, wanted: str
+) -> float:
+    """The value in the smallest of these units, which is that of a plain number."""
+    found = 0.0
+    if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)):
+        found = float(match["number"]) * units.get(match["unit"].lower(), 0)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        found = float(value)
+    if not above < found <= most:
+        raise ConfigurationError(f"{what}={value!r}: must be {wanted}")
+    return found
 
 
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
@@ -113,7 +99,8 @@ class Wanted(msgspec.Struct, frozen=True):
 class Limits:
     """The limits of a janitor as they were declared; functions are asked at each run."""
 
-    def __init__(self, title: str, **given: Any) -> None:
+    def __init__(self, title: str, options: Mapping[str, Any]) -> None:
+        given = {name: options.get(name) for name in _PARSERS}
         self._given = {name: value for name, value in given.items() if value is not None}
         functions = {name for name, value in self._given.items() if callable(value)}
         self._want_tx = {name for name in functions if takes(name, given[name], 0)}

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from rowlock.options import check_keywords
-
 
 class _TableAndFolder(TypedDict):
     table: str
@@ -48,8 +46,3 @@ class JanitorOptions(ServiceOptions, total=False):
     also: Callable[..., Iterable[Any]] | None
     also_folder: str | os.PathLike[str] | None
     on_deleted: Callable[..., Any] | None
-
-
-def check_options(kind: str, given: Mapping[str, Any]) -> None:
-    """Raise if an option of `app.ingest` or `app.janitor` is unknown, or a necessary one is missing."""
-    check_keywords(f"app.{kind}", given, IngestOptions if kind == "ingest" else JanitorOptions)

@@ -124,7 +124,7 @@ def _ways(janitor: Janitor) -> dict[str, Any]:
     choice = janitor.choice
     return {
         "path": janitor.columns,
-        "paths": janitor.paths,
+        "paths": janitor.folder.paths,
         "deleted": choice.deleted,
         "remove_rows": choice.remove_rows,
     }
@@ -145,10 +145,10 @@ def _other_paths(app: App) -> Iterator[Finding]:
         for janitor in app.janitors.values():
             if (ingest.table, ingest.folder.path) != (janitor.table, janitor.folder.path):
                 continue
-            if ingest.paths != janitor.paths:
+            if ingest.folder.paths != janitor.folder.paths:
                 message = (
-                    f"ingest {ingest.name} writes {ingest.paths} paths, janitor {janitor.name} reads "
-                    f"{janitor.paths} ones"
+                    f"ingest {ingest.name} writes {ingest.folder.paths} paths, janitor {janitor.name} reads "
+                    f"{janitor.folder.paths} ones"
                 )
                 yield Finding("paths", "error", message, "declare paths= alike")
             elif missing := set(ingest.columns) - set(janitor.columns):

@@ -13,6 +13,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError, StoreError
+from rowlock.files.service import FileService
 from rowlock.files.tables import App, FileTable, Session, json_list
 
 _LATEST = "100000000000"  # Unix seconds, of the year 5138: larger numbers are milliseconds
@@ -46,19 +47,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return self.deleted is not None or self.remove_rows
 
 
-class Policy:
+class Policy(FileTable):
     """The user's table as one janitor sees it."""
 
-    def __init__(self, app: App, title: str, table: str, columns: Sequence[str], choice: Choice) -> None:
-        self._app = app
-        self._title = title
+    def __init__(self, app: App, janitor: FileService, choice: Choice) -> None:
+        super().__init__(app, janitor)
         self.choice = choice
-        self.table = FileTable(app.store, title, table, columns)
         self.key = self._key()
-        self._order = self.table.need("order_by", choice.order_by) if choice.order_by else self.key
+        self._order = self.need("order_by", choice.order_by) if choice.order_by else self.key
         if choice.deleted is not None:
-            self.table.need("deleted", choice.deleted)
-        if choice.has_age and self._order in (self.key, *self.table.primary_key):
+            self.need("deleted", choice.deleted)
+        if choice.has_age and self._order in (self.key, *self.primary_key):
             raise ConfigurationError(
                 f"{self._title}: max_age counts from order_by={self._order!r}, which must be a time, no key"
             )
@@ -66,36 +65,36 @@ class Policy:
         self._try()
 
     def _key(self) -> str:
-        key, table = self.choice.key, self.table
-        if key is not None and table.need("key", key) not in table.unique:
-            raise ConfigurationError(f"{self._title}: key={key!r} is not unique in {table.name}")
-        if key is None and len(table.primary_key) == 1:
-            key = table.primary_key[0]
-        if key is None and table.paths[0] in table.unique:
-            key = table.paths[0]
+        key = self.choice.key
+        if key is not None and self.need("key", key) not in self.unique:
+            raise ConfigurationError(f"{self._title}: key={key!r} is not unique in {self.name}")
+        if key is None and len(self.primary_key) == 1:
+            key = self.primary_key[0]
+        if key is None and self.paths[0] in self.unique:
+            key = self.paths[0]
         if key is None:
             raise ConfigurationError(
-                f"{self._title}: {table.name} has no primary key of one column, and {table.paths[0]} is not "
+                f"{self._title}: {self.name} has no primary key of one column, and {self.paths[0]} is not "
                 "unique: name a unique column with key=..."
             )
-        if any(word in table.types[key].upper() for word in ("BLOB", "BYTEA")):
+        if any(word in self.types[key].upper() for word in ("BLOB", "BYTEA")):
             raise ConfigurationError(f"{self._title}: key={key!r} holds bytes: name another unique column")
         return key
 
     def shown(self, key: Any) -> Any:
         """A row's key for people: a number is one, although PostgreSQL's go about as text."""
-        is_number = isinstance(key, str) and "int" in self.table.types[self.key].lower()
+        is_number = isinstance(key, str) and "int" in self.types[self.key].lower()
         return int(key) if is_number else key
 
     # -- the statements --------------------------------------------------------------------------
 
     def _load(self) -> None:
-        table, choice = self.table, self.choice
-        t = names.quoted(table.parts[-1])
+        choice = self.choice
+        t = names.quoted(self.parts[-1])
         is_time = self._is_time()
         living, set_deleted = self._deletion()
-        columns = {f"column_{place}": f"{t}.{names.quoted(one)}" for place, one in enumerate(table.paths)}
-        older = f"(CASE WHEN :by_age = 0 THEN true ELSE {table.stamp(self._order)[1]} AND {is_time} END)"
+        columns = {f"column_{place}": f"{t}.{names.quoted(one)}" for place, one in enumerate(self.paths)}
+        older = f"(CASE WHEN :by_age = 0 THEN true ELSE {self.stamp(self._order)[1]} AND {is_time} END)"
         words = {
             "living": living,
             "allowed": "«allowed»",
@@ -109,39 +108,39 @@ class Policy:
         theirs = {
             **columns,
             "key": names.quoted(self.key),
-            "key_type": table.types[self.key],
+            "key_type": self.types[self.key],
             "order": names.quoted(self._order),
             "iso": "%Y-%m-%d %H:%M:%f",
             "paths": ", ".join(columns.values()),
-            "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in table.types),
+            "all_columns": ", ".join(f"{t}.{names.quoted(column)}" for column in self.types),
             "allowed": self._allowed(),
-            "bare_where": f"{table.escaped(choice.where or '1 = 1')}\n",
+            "bare_where": f"{self.escaped(choice.where or '1 = 1')}\n",
         }
-        table.load("janitor.sql", words, theirs)
+        self.load("janitor.sql", words, theirs)
 
     def _deletion(self) -> tuple[str, str]:
         """What says that a row is not deleted yet, and what is set when it is."""
         if self.choice.remove_rows:
             return "(1 = 1)", ""
         if self.choice.deleted is None:
-            first = f"«t».{names.quoted(self.table.paths[0])}"
+            first = f"«t».{names.quoted(self.paths[0])}"
             living = (
                 "NOT EXISTS (SELECT 1 FROM rowlock_files its_file "  # noqa: S608 - quoted names
                 "WHERE its_file.source = :source "
                 f"AND its_file.path = {first} AND its_file.state = 'deleted')"
             )
             return living, ""
-        column, kind = self.choice.deleted, self.table.types[self.choice.deleted].upper()
+        column, kind = self.choice.deleted, self.types[self.choice.deleted].upper()
         quoted = names.quoted(column)
         if "BOOL" in kind:
             return f"(«t».{quoted} IS NOT TRUE)", f"{quoted} = true"
         if "INT" in kind and not column.lower().endswith(_TIME_ENDINGS):  # SQLite's usual boolean
             return f"(coalesce(«t».{quoted}, 0) = 0)", f"{quoted} = 1"
-        return f"(«t».{quoted} IS NULL)", f"{quoted} = {self.table.stamp(column)[0]}"
+        return f"(«t».{quoted} IS NULL)", f"{quoted} = {self.stamp(column)[0]}"
 
     def _is_time(self) -> str:
         """Whether a value to order by is a time."""
-        kind, (_, _, seconds) = self.table.types[self._order].upper(), self.table.stamp(self._order)
+        kind, (_, _, seconds) = self.types[self._order].upper(), self.stamp(self._order)
         if any(word in kind for word in _NUMBER_TYPES):
             return f"({seconds} < {_LATEST})"
         if "NULL" in seconds:  # PostgreSQL's text: the cast raises if it is no time
@@ -152,7 +151,7 @@ class Policy:
         """`where`, and every consumer in `after` done."""
         conditions = []
         if self.choice.where is not None:
-            conditions.append(f"(\n{self.table.escaped(self.choice.where)}\n)")  # it may end in a comment
+            conditions.append(f"(\n{self.escaped(self.choice.where)}\n)")  # it may end in a comment
         conditions += [
             self._consumer(name).ended_condition(self.choice.failed_too) for name in self.choice.after
         ]
@@ -172,16 +171,16 @@ class Policy:
         if not self._is_of_this_table(known[name]):
             raise ConfigurationError(
                 f"{self._title}: after={list(self.choice.after)!r}, but {name!r} is a consumer of "
-                f"{'.'.join(known[name].table)} and not of {self.table.name}"
+                f"{'.'.join(known[name].table)} and not of {self.name}"
             )
         return self._app.consumer_source(name)
 
     def _is_of_this_table(self, consumer: Any) -> bool:
-        return self.table.real_name(consumer.table) == self.table.source
+        return self.real_name(consumer.table) == self.source
 
     def _unheld(self) -> str:
         """No consumer has the row at this moment: none of this table, and none that is not known here."""
-        key = "+«t».{0}" if self.table.dialect_name == "sqlite" else "CAST(«t».{0} AS text)"
+        key = "+«t».{0}" if self.dialect_name == "sqlite" else "CAST(«t».{0} AS text)"
         held = [f"its_claim.row_key = {key.format(names.quoted(self.key))}"]
         elsewhere = []
         for name, consumer in self._app.consumers.items():
@@ -198,7 +197,7 @@ class Policy:
 
     def _try(self) -> None:
         try:
-            with self.table.reading() as db:
+            with self.reading() as db:
                 db.rows("try_where")
                 db.rows("try_conditions", **self.values(1.0))
                 if self.choice.has_age and (wrong := db.row("no_time", **self.values())) is not None:
@@ -212,33 +211,33 @@ class Policy:
             # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
             said = " ".join(str(error.__cause__ or error).split())
             raise ConfigurationError(
-                f"{self._title}: its conditions do not work on {self.table.name} "
+                f"{self._title}: its conditions do not work on {self.name} "
                 f"(where={self.choice.where!r}): {said}"
             ) from error
 
     def values(self, age: float | None = None, **more: Any) -> dict[str, Any]:
         """What is bound in every statement that looks at rows; with an age, only those that are older."""
-        return {"source": self.table.source, "by_age": int(age is not None), "age": age or 0.0, **more}
+        return {"source": self.source, "by_age": int(age is not None), "age": age or 0.0, **more}
 
     # -- reading ---------------------------------------------------------------------------------
 
     def deletable(self, most: int, age: float | None, now: float | None) -> list[Named]:
         """The rows that the conditions allow, oldest first; with an age, only those that are older."""
-        with self.table.reading(now) as db:
+        with self.reading(now) as db:
             return _named(db.rows("deletable", **self.values(age, count=most)))
 
     def count_protected(self, age: float | None, now: float | None) -> int:
         """How many rows a limit asks for (by age, or all) that the conditions protect."""
-        with self.table.reading(now) as db:
+        with self.reading(now) as db:
             return int(db.row("count_protected", **self.values(age))[0])
 
     def living(self) -> Iterator[list[Named]]:
         """All rows that are not deleted yet, in pages."""
-        with self.table.reading() as db:
+        with self.reading() as db:
             page = _named(db.rows("living_first", **self.values(count=_PAGE)))
         while page:
             yield page
-            with self.table.reading() as db:
+            with self.reading() as db:
                 page = _named(db.rows("living_beyond", **self.values(count=_PAGE, row_key=page[-1].key)))
 
     def still_deletable(

@@ -16,9 +16,6 @@ CAST(«t».«key» AS text)
 -- fragment: key_given
 CAST(:row_key AS «key_type»)
 
--- fragment: mark_among_keys
-row_key {among_texts}
-
 -- Rows that somebody else is just changing are left for the next run.
 -- fragment: lock_rows
 FOR UPDATE OF «t» SKIP LOCKED

@@ -5,63 +5,51 @@ Looks only (a file whose removal was broken off gets its name back); what is del
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from rowlock.files.folder import FileRefused, Found, OpenFolder
-from rowlock.files.places import Places
+from rowlock.files.folder import FileRefused, Folder, Found, OpenFolder
 from rowlock.files.policy import Named
 
 
-class Files(msgspec.Struct, frozen=True):
-    """The files of a row: those that are there, and the paths of those that are gone."""
+class Keeping(msgspec.Struct, frozen=True):
+    """What speaks against deleting files, by their paths as the table has them."""
 
-    there: list[Found]
-    gone: list[str]
-
-    @property
-    def paths(self) -> list[str]:
-        """All of them, below the folder."""
-        return [*(found.path for found in self.there), *self.gone]
+    needed: set[str]  # other rows name them, which are not to be deleted
+    ingested: dict[str, tuple[int, int]]  # their sizes and times when they got their row
 
 
 class RowFiles:
     """The files of rows in a folder that is open."""
 
-    def __init__(self, places: Places, opened: OpenFolder, recover: bool) -> None:
-        self.places = places
+    def __init__(self, folder: Folder, opened: OpenFolder, recover: bool) -> None:
+        self._folder = folder
         self.opened = opened
         self._recover = recover
 
-    def look(self, row: Named) -> Files:
-        """The files that a row names; raises FileRefused if one of them must not be touched."""
-        there: dict[str, Found] = {}
-        gone: list[str] = []
+    def look(self, row: Named) -> dict[str, Found | None]:
+        """The files that a row names by their paths below the folder; None is one that is gone.
+
+        Raises FileRefused if one of them must not be touched.
+        """
+        files: dict[str, Found | None] = {}
         for text in row.paths:
             try:
-                path = self.places.read(text)
-                found = self.opened.look(path, recover=self._recover)
+                path = self._folder.read(text)
+                files[path] = self.opened.look(path, recover=self._recover)
             except FileRefused as error:
                 raise FileRefused(str(error), str(text)) from None
-            if found is None:
-                gone.append(path)
-            else:
-                there[found.path] = found
-        return Files(list(there.values()), gone)
+        return files
 
-    def deletable(self, row: Named, needed: set[str], ingested: dict[str, tuple[int, int]]) -> Files:
-        """The row's files, if all of them may go.
-
-        `needed` are files that other rows must keep, `ingested` the sizes and times of files when they were
-        ingested.
-        """
-        if shared := needed & set(row.paths):
+    def deletable(self, row: Named, keeping: Keeping) -> dict[str, Found | None]:
+        """The row's files, if all of them may go."""
+        if shared := keeping.needed & set(row.paths):
             raise FileRefused("another row that is not to be deleted names it, too", min(shared))
         files = self.look(row)
-        for found in files.there:
-            before = ingested.get(self.places.written(found.path))
+        for found in there(files):
+            before = keeping.ingested.get(self._folder.written(found.path))
             if before is not None and before != (found.size, found.modified):
                 raise FileRefused("it has changed since it was ingested", found.path)
         return files
@@ -72,14 +60,14 @@ class RowFiles:
             files = self.look(row)
         except FileRefused:
             return []
-        return [] if files.there else files.gone
+        return [] if there(files) else list(files)
 
     def readable_paths(self, row: Named) -> list[str]:
         """The row's paths below the folder; what is wrong with others is told when they are looked at."""
         found = []
         for text in row.paths:
             try:
-                found.append(self.places.read(text))
+                found.append(self._folder.read(text))
             except FileRefused:
                 continue
         return found
@@ -88,6 +76,11 @@ class RowFiles:
         """The size of all files that these rows name, each counted once."""
         sizes = {found.path: found.size for found in self.opened.scan(lambda path: True, _ignore)}
         return sum(sizes.pop(path, 0) for row in rows for path in self.readable_paths(row))
+
+
+def there(files: Mapping[str, Found | None]) -> list[Found]:
+    """Those of the files that are there."""
+    return [found for found in files.values() if found is not None]
 
 
 def texts_of(rows: Iterable[Named]) -> list[Any]:

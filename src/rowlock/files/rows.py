@@ -1,6 +1,6 @@
 """The rows that ingest writes: which files have one already, what the user's function says, one row per file.
 
-What is remembered of files beside their rows is in `file_records.py`.
+What is asked of the table, and remembered of files beside their rows, is in `ingest_table.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rowlock.consumers import names
 from rowlock.error_text import describe, headline, storable
 from rowlock.errors import TRANSIENT, StoreError
-from rowlock.files.file_records import FileRecord, record
 from rowlock.files.folder import FileRefused, Found, OpenFolder
-from rowlock.files.tables import FileTable, Session, Transaction, json_list
+from rowlock.files.ingest_table import FileRecord
+from rowlock.files.tables import Session, Transaction, json_list
 
 if TYPE_CHECKING:
     from rowlock.files.ingest import Ingest
@@ -49,23 +48,13 @@ class _NotYet(Exception):
     """The row cannot be written at this moment."""
 
 
-def load_statements(table: FileTable) -> None:
-    """Load what an ingest asks of this table."""
-    columns = {f"column_{place}": names.quoted(column) for place, column in enumerate(table.paths)}
-    known = " UNION ".join(
-        f"SELECT «{mark}» FROM «table» WHERE «{mark}» {{among_paths}}"  # noqa: S608 - no names in it yet
-        for mark in columns
-    )
-    table.load("ingest.sql", {"known_rows": known}, columns)
-
-
 class RowWriter:
     """Writes rows in one run of an ingest, with its folder open."""
 
     def __init__(self, ingest: Ingest, opened: OpenFolder, now: float | None) -> None:
         self._ingest = ingest
         self._table = ingest.file_table
-        self._places = ingest.places
+        self._folder = ingest.folder
         self._settling = ingest.settling
         self._opened = opened
         self._now = now
@@ -78,11 +67,11 @@ class RowWriter:
 
     def write(self, batch: Sequence[Found], rescan: bool) -> list[Finished]:
         """Write a row for each of these finished files that has none; says what became of each."""
-        paths = {found: self._places.written(found.path) for found in batch}
+        paths = {found: self._folder.written(found.path) for found in batch}
         with self._table.reading(self._now) as db:
             listed = json_list(paths.values())
-            known = _known(db, listed)
-            records = self._ingest.records.without_row(db, listed)
+            known = self._table.known(db, listed)
+            records = self._table.without_row(db, listed)
         files = [Finished(found, path, records.get(path)) for found, path in paths.items()]
         for file in files:
             file.state = "known" if file.path in known else _state_from_record(file, self._moment, rescan)
@@ -111,7 +100,7 @@ class RowWriter:
 
     def _write_together(self, files: list[Finished]) -> None:
         with self._table.writing(self._now) as tx:
-            _look_again(tx, files)
+            self._look_again(tx, files)
             self._settle(tx, files)
             self._count(tx, files)
         self._log(files)
@@ -121,7 +110,7 @@ class RowWriter:
         while files:
             began = time.monotonic()
             done: list[Finished] = []
-            with self._table.writing(self._now, with_connection=True) as tx:
+            with self._table.writing_with_user(self._now) as tx:
                 for file in files:
                     done.append(file)
                     self._write_one(tx, file)
@@ -132,7 +121,8 @@ class RowWriter:
             files = files[len(done) :]
 
     def _write_one(self, tx: Transaction, file: Finished) -> None:
-        if _look_again(tx, [file]):
+        self._look_again(tx, [file])
+        if file.state == "known":
             return
         try:
             with tx.savepoint():
@@ -164,11 +154,12 @@ class RowWriter:
             raise TypeError(
                 f"row() returned {answer!r}: it must be a dict of columns, None (not yet) or False (never)"
             )
-        path = self._places.written(found.path)
+        path = self._folder.written(found.path)
         values: dict[str, Any] = {self._table.paths[0]: path}
         for column, value in answer.items():
             self._table.need("row", column)
-            given = self._places.given(value) if column in self._table.paths else self._plain(value)
+            is_path = column in self._table.paths and value is not None
+            given = self._folder.given(value) if is_path else self._plain(value)
             if column == self._table.paths[0] and given != path:
                 raise ValueError(f"row() gave {column}={value!r}, but that is the file's own path: {path!r}")
             values[column] = given
@@ -191,7 +182,13 @@ class RowWriter:
 
     # -- inside the transaction ------------------------------------------------------------------
 
-    def _settle(self, tx: Transaction, files: Sequence[Finished]) -> None:
+    def _look_again(self, tx: Session, files: Sequence[Finished]) -> None:
+        """A row that was written meanwhile may name one of them."""
+        known = self._table.known(tx, json_list(file.path for file in files))
+        for file in files:
+            file.state = "known" if file.path in known else ""
+
+    def _settle(self, tx: Session, files: Sequence[Finished]) -> None:
         """Write the rows, and what is remembered of the files."""
         records: list[dict[str, Any]] = []
         rows: dict[tuple[str, ...], list[Finished]] = {}
@@ -216,7 +213,7 @@ class RowWriter:
                 if before is None or before.state != file.state or not before.is_of(file.found):
                     records.append(self._record(file.found, file.state))
         for columns, some in rows.items():
-            insert = tx.session.using({"insert": self._table.insert_statement(columns)})
+            insert = tx.using({"insert": self._table.insert_statement(columns)})
             values = [
                 {f"v{place}": value for place, value in enumerate(file.answer.values())} for file in some
             ]
@@ -224,7 +221,7 @@ class RowWriter:
                 file.state = "ingested" if count else "known"  # known: another ingest was faster
                 records += self._ingested(file) if count else []
         if records:
-            tx.session.each("put_record", records)
+            tx.each("put_record", records)
 
     def _failed(self, file: Finished) -> dict[str, Any]:
         file.state, file.error = "failed", _one_line(file.answer)
@@ -243,19 +240,18 @@ class RowWriter:
         for column in self._table.paths[1:]:
             if values.get(column) is not None:
                 with suppress(FileRefused):
-                    other = self._opened.look(self._places.read(values[column]))
+                    other = self._opened.look(self._folder.read(values[column]))
                     found += [] if other is None else [other]
         return found
 
     def _record(self, found: Found, state: str, **more: Any) -> dict[str, Any]:
-        path = self._places.written(found.path)
-        return record(self._table.source, self._ingest.name, path, state, found, **more)
+        return self._table.file_record(self._folder.written(found.path), state, found, **more)
 
-    def _count(self, tx: Transaction, files: Sequence[Finished]) -> None:
+    def _count(self, tx: Session, files: Sequence[Finished]) -> None:
         sizes = [file.found.size for file in files if file.state == "ingested"]
         if sizes:
             done = {"kind": "ingest", "name": self._ingest.name, "more": len(sizes), "bytes": sum(sizes)}
-            tx.session.run("add_to_service", **done)
+            tx.run("add_to_service", **done)
 
     def _log(self, files: Sequence[Finished]) -> None:
         for file in files:
@@ -264,19 +260,6 @@ class RowWriter:
             elif file.state == "failed" and (file.record is None or file.record.error != file.error):
                 said = "%s: %s has no row yet, and is tried again later: %s"
                 log.error(said, self._ingest.title, file.found.path, file.error)
-
-
-def _known(db: Session, paths: str) -> set[str]:
-    """Those of these paths that some row names, in whichever column."""
-    return {row[0] for row in db.rows("known_paths", paths=paths)}
-
-
-def _look_again(tx: Transaction, files: Sequence[Finished]) -> set[str]:
-    """In the transaction that writes their rows: a row that was written meanwhile may name one of them."""
-    known = _known(tx.session, json_list(file.path for file in files))
-    for file in files:
-        file.state = "known" if file.path in known else ""
-    return known
 
 
 def _state_from_record(file: Finished, moment: float, rescan: bool) -> str:

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rowlock.consumers import names
 from rowlock.errors import TRANSIENT, ConfigurationError, RowlockError
 from rowlock.files import disk
 from rowlock.files.folder import Folder, OpenFolder
-from rowlock.files.places import Places
+from rowlock.files.options import ServiceOptions
 from rowlock.files.records import FileServiceRecord, FileTrouble
 from rowlock.files.tables import App, FileTable, own_files, path_columns
 from rowlock.job import utc
-from rowlock.options import check_name, check_seconds
+from rowlock.options import check_keywords, check_name, check_seconds
 from rowlock.outage import backoff
 from rowlock.worker.signals import told_by_signals
 
@@ -31,38 +30,6 @@ log = logging.getLogger("rowlock.files")
 
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 30.0  # seconds
 _SHORTEST_INTERVAL = 0.01
-
-
-class Stop:
-    """Ends loops when it is told; who waits on a queue meanwhile finds None in it."""
-
-    def __init__(self) -> None:
-        self._told = threading.Event()
-        self._queues: list[queue.SimpleQueue[Any]] = []
-
-    @property
-    def told(self) -> bool:
-        """Whether it is time to end."""
-        return self._told.is_set()
-
-    def tell(self) -> None:
-        """End all loops; safe in a signal handler."""
-        self._told.set()
-        for waited in self._queues:
-            waited.put(None)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait so long, or until told; returns whether it was told."""
-        return self._told.wait(max(0.0, seconds))
-
-    @contextmanager
-    def waking(self, waited: queue.SimpleQueue[Any]) -> Iterator[None]:
-        """While the block runs, put None into this queue when told."""
-        self._queues.append(waited)
-        try:
-            yield
-        finally:
-            self._queues.remove(waited)
 
 
 class ErrorBackoff:
@@ -91,49 +58,25 @@ class ErrorBackoff:
         self._failures = 0
 
 
-class Service(Protocol):
-    """What can be run as a service: an ingest, or the tiers of janitors."""
-
-    name: str
-
-    def check(self) -> None:
-        """Raise if the user has to change something first."""
-        ...
-
-    def loop(self, stop: Stop) -> None:
-        """Run until told to stop."""
-        ...
-
-
 class FileService(ABC):
     """A declared ingest or janitor: a table whose rows name files, and the folder of these files."""
 
     kind: str
+    options: type  # the TypedDict of what it can be told
 
-    def __init__(
-        self,
-        app: App,
-        home: str,
-        name: str,
-        *,
-        table: str,
-        folder: str | os.PathLike[str],
-        path: str | Sequence[str] = "path",
-        paths: str = "absolute",
-        interval: float = 60.0,
-    ) -> None:
+    def __init__(self, app: App, home: str, name: str, given: ServiceOptions) -> None:
+        check_keywords(f"app.{self.kind}", given, self.options)
         self._app = app
         self.name = check_name("name", name)
-        self.table = ".".join(names.table(table))
-        self.columns = path_columns(path)
-        self.folder = Folder(folder, home)
-        self.paths = paths
-        self.places = Places(self.folder.path, paths)
+        self.table = ".".join(names.table(given["table"]))
+        self.columns = path_columns(given.get("path", "path"))
+        self.folder = Folder(given["folder"], home, given.get("paths", "absolute"))
+        interval = given.get("interval", 60.0)
         seconds = check_seconds("interval", interval)
         if seconds is None or seconds < _SHORTEST_INTERVAL:
             raise ConfigurationError(f"interval={interval!r}: must be {_SHORTEST_INTERVAL:g} seconds or more")
         self.interval = seconds
-        self.stopping = Stop()
+        self.stopping = threading.Event()
         self._logged: set[FileTrouble] = set()
         self._log = logging.getLogger(f"rowlock.{self.kind}")
 
@@ -154,29 +97,27 @@ class FileService(ABC):
     def check(self) -> None:
         """Raise if the folder, the table or an option is not as it should be."""
 
+    @classmethod
     @abstractmethod
-    def loop(self, stop: Stop) -> None:
-        """Run until told to stop, without signals: for a thread."""
+    def loops(cls, services: Sequence[Any]) -> list[Callable[[], None]]:
+        """What runs these services until they are to stop: functions for a thread each."""
 
     @cached_property
-    def file_table(self) -> FileTable:
-        """Its table, described when it is first asked for."""
-        return self._described_table()
-
     @abstractmethod
-    def _described_table(self) -> FileTable:
-        """The table with the statements of this service."""
+    def file_table(self) -> FileTable:
+        """Its table with the statements of this service, described when it is first asked for."""
 
     def run(self) -> None:
         """Run again and again, every `interval` seconds, until told to stop."""
+        check_services([self])
         try:
-            run_services([self], self.stopping)
+            run_services([self])
         finally:
-            self.stopping = Stop()
+            self.stopping.clear()
 
     def stop(self) -> None:
-        """Let `run` end, after the batch that it is at."""
-        self.stopping.tell()
+        """Let `run` end, after the batch that it is at; safe in a signal handler."""
+        self.stopping.set()
 
     # -- what runs have in common ----------------------------------------------------------------
 
@@ -208,9 +149,9 @@ class FileService(ABC):
 
     def _note_run(self, refused: int, error: str | None = None) -> None:
         with self.file_table.writing() as tx:
-            tx.session.run("service_ran", kind=self.kind, name=self.name, refused=refused, error=error)
+            tx.run("service_ran", kind=self.kind, name=self.name, refused=refused, error=error)
             if self.folder.is_mounted:
-                tx.session.run("put_mount", mount=self._mount)
+                tx.run("put_mount", mount=self._mount)
 
     def record(self) -> FileServiceRecord:
         """How it stands, for front ends."""
@@ -248,7 +189,7 @@ def keep_declared(known: dict[str, _Declared], made: _Declared) -> _Declared:
     return made
 
 
-def check_services(services: Sequence[Service]) -> None:
+def check_services(services: Sequence[FileService]) -> None:
     """Raise what the user has to change; a database that is down or busy for now is waited for later."""
     for service in services:
         try:
@@ -257,22 +198,24 @@ def check_services(services: Sequence[Service]) -> None:
             log.warning("%s: %s", service.name, error)
 
 
-def run_services(services: Sequence[Service], stop: Stop) -> None:
-    """Run all of them, each in a thread of its own, until told to stop; so does the first signal."""
-    check_services(services)
+def run_services(services: Sequence[FileService], process_ends: bool = False) -> None:
+    """Run all of them, which are of one kind, until they are told to stop; the first signal does so."""
 
     def on_signal(number: int, second: bool) -> None:
         if second:
             raise KeyboardInterrupt
-        stop.tell()
+        for service in services:
+            service.stop()
 
-    with told_by_signals(on_signal):
-        if len(services) == 1:
-            services[0].loop(stop)
+    first, *others = services[0].loops(services)
+    with told_by_signals(on_signal) as told:
+        told.process_ends = process_ends
+        if not others:
+            first()
             return
         threads = [
-            threading.Thread(target=service.loop, args=(stop,), name=f"rowlock {service.name}", daemon=True)
-            for service in services
+            threading.Thread(target=loop, name=f"rowlock {services[0].kind}", daemon=True)
+            for loop in (first, *others)
         ]
         for thread in threads:
             thread.start()

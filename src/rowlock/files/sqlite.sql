@@ -16,8 +16,5 @@ IN (SELECT value FROM json_each(:ids))
 -- fragment: key_given
 :row_key
 
--- fragment: mark_among_keys
-row_key {among_texts}
-
 -- BEGIN IMMEDIATE has locked everything.
 -- fragment: lock_rows

@@ -8,19 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rowlock.codec import json_text
 from rowlock.consumers import names
 from rowlock.consumers.catalogue import Catalogue
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.consumers.row import Row
-from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
+from rowlock.errors import TRANSIENT, ConfigurationError
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.statements import Statements
 from rowlock.stores.sql.store import Store
-from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection import OwnTransaction
 from rowlock.stores.sql.user_transaction import UserSession
+
+if TYPE_CHECKING:
+    from rowlock.files.folder import Found
+    from rowlock.files.service import FileService
 
 __all__ = ["App", "FileTable", "Row", "Session", "Transaction", "json_list", "own_files", "path_columns"]
 
@@ -61,50 +65,51 @@ class App(Protocol):
         ...
 
 
-class Transaction:
-    """One durable transaction: named statements, and the driver's own connection for the user's functions."""
+class Transaction(UserSession):
+    """A durable transaction in which the user's functions write, too, on the driver's own connection."""
 
-    def __init__(self, session: Session, connection: Any, borrowed: UserConnection | None) -> None:
-        self.session = session
-        self.connection = connection
-        self._borrowed = borrowed
+    def __init__(self, own: OwnTransaction, statements: Mapping[str, str], always: dict[str, Any]) -> None:
+        super().__init__(own, statements, always)
+        self.connection = own.connection
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A part of the transaction that is undone alone if it raises."""
-        assert self._borrowed is not None
-        self._borrowed.run("SAVEPOINT rowlock_file", {})
+        self._user.run("SAVEPOINT rowlock_file", {})
         try:
             yield
         except BaseException:
             with suppress(Exception):  # the connection is gone: so is the savepoint
-                self._borrowed.run("ROLLBACK TO SAVEPOINT rowlock_file", {})
-                self._borrowed.run("RELEASE SAVEPOINT rowlock_file", {})
+                self._user.run("ROLLBACK TO SAVEPOINT rowlock_file", {})
+                self._user.run("RELEASE SAVEPOINT rowlock_file", {})
             raise
-        self._borrowed.run("RELEASE SAVEPOINT rowlock_file", {})
+        self._user.run("RELEASE SAVEPOINT rowlock_file", {})
 
-    def plain_rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def plain_rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         """Rows as the user's driver gives them to anybody."""
-        assert self._borrowed is not None
-        return self._borrowed.run(statement, values).rows
+        return self._user.run(self._statements[name], values).rows
 
 
 class FileTable:
     """A table whose rows name files, and the statements that one ingest or janitor runs on it."""
 
-    def __init__(self, store: Store, owner: str, table: str, paths: Sequence[str]) -> None:
-        self._database = store.database
-        self._owner = owner  # for messages: "ingest 'microphones'"
-        self.parts = names.table(table)
-        self.name = ".".join(self.parts)
+    def __init__(self, app: App, service: FileService) -> None:
+        self._app = app
+        self._database = app.store.database
+        self._service = service
+        self._title = service.title
+        self.name = service.table
+        self.parts = names.table(service.table)
         self.quoted = ".".join(map(names.quoted, self.parts))
-        self.paths = tuple(paths)
+        self.paths = service.columns
         self.dialect_name = self._database.dialect
         if self.dialect_name not in ("sqlite", "postgresql"):
-            raise ConfigurationError(f"{owner}: files are for SQLite and PostgreSQL, not {self.dialect_name}")
+            raise ConfigurationError(
+                f"{self._title}: files are for SQLite and PostgreSQL, not {self.dialect_name}"
+            )
         self._dialect = DIALECTS[self.dialect_name]
         self.statements = Statements({})
-        store.open()
+        app.store.open()
         self._describe()
         for column in self.paths:
             self.need("path", column)
@@ -115,7 +120,7 @@ class FileTable:
         found = Catalogue(self._database, self.parts).describe()
         if not found.columns:
             raise ConfigurationError(
-                f"{self._owner}: there is no table {self.name} in this database; create it first"
+                f"{self._title}: there is no table {self.name} in this database; create it first"
             )
         self.source = self.real_name(self.parts)
         self.types = {column.name: column.type for column in found.columns}
@@ -130,59 +135,16 @@ class FileTable:
         names.column(what, column)
         if column not in self.types:
             raise ConfigurationError(
-                f"{self._owner}: {what}={column!r}, but {self.name} has no such column; it has: "
+                f"{self._title}: {what}={column!r}, but {self.name} has no such column; it has: "
                 f"{', '.join(self.types)}"
             )
         return column
-
-    @property
-    def lacks_constraint(self) -> bool:
-        """Whether two rows could name the same file."""
-        return self.paths[0] not in self.unique
-
-    def check_constraint(self) -> None:
-        """Raise unless one row per file is certain."""
-        if self.lacks_constraint:
-            raise ConfigurationError(
-                f"{self._owner}: {self.name}.{self.paths[0]} has no unique constraint of its own, so that "
-                "one file could get two rows: create it with `rowlock ingest module:app --init`"
-            )
-
-    def create_constraints(self) -> list[str]:
-        """Create the unique constraint, and an index for each other path column; returns their names."""
-        made = []
-        for column in self.paths:
-            name = f"rowlock_{self.parts[-1]}_{column}"[:63]
-            unique = "UNIQUE " if column == self.paths[0] else ""
-            statement = (
-                f"CREATE {unique}INDEX IF NOT EXISTS {names.quoted(name)} ON {self.quoted} "
-                f"({names.quoted(column)})"
-            )
-            try:
-                with self._database.write() as session:
-                    session.using({"create": self.escaped(statement)}).run("create")
-            except TRANSIENT:
-                raise
-            except StoreError as error:
-                raise ConfigurationError(
-                    f"{self._owner}: {name} cannot be created on {self.name}: {error}"
-                ) from error
-            made.append(name)
-        self._describe()
-        return made
 
     # -- statements ------------------------------------------------------------------------------
 
     def escaped(self, text: str) -> str:
         """SQL of the user's: a percent sign means something to some drivers, wherever it stands."""
         return text.replace("%", self._dialect.percent)
-
-    def insert_statement(self, columns: Sequence[str]) -> str:
-        """What writes a row with these columns, bound as :v0, :v1, ..., unless its file has one."""
-        listed = ", ".join(map(names.quoted, columns))
-        values = ", ".join(self._dialect.parameter.format(f"v{place}") for place in range(len(columns)))
-        first = names.quoted(self.paths[0])
-        return f"INSERT INTO {self.quoted} ({listed}) VALUES ({values}) ON CONFLICT ({first}) DO NOTHING"  # noqa: S608 - quoted names
 
     def load(self, file: str, words: Mapping[str, str], theirs: Mapping[str, str]) -> None:
         """Load the statements of this file for this table; `theirs` is the user's SQL for each «name»."""
@@ -196,6 +158,21 @@ class FileTable:
             return text
 
         self.statements = Statements({name: filled(text) for name, text in written.items()})
+
+    def file_record(self, path: str, state: str, found: Found | None = None, **more: Any) -> dict[str, Any]:
+        """What `put_record` writes; `path` is as the user's table has it."""
+        return {
+            "source": self.source,
+            "name": self._service.name,
+            "path": path,
+            "state": state,
+            "size": None if found is None else found.size,
+            "modified": None if found is None else found.modified,
+            "failures": 0,
+            "run_at": None,
+            "error": None,
+            **more,
+        }
 
     def stamp(self, column: str) -> tuple[str, str, str]:
         """For a time column: what writes now into it, whether it is older than :age, its Unix seconds."""
@@ -211,23 +188,19 @@ class FileTable:
             yield session.using(self.statements)
 
     @contextmanager
-    def writing(self, now: float | None = None, with_connection: bool = False) -> Iterator[Transaction]:
-        """A transaction that commits durably when the block ends; `with_connection` for a user's function."""
-        if not with_connection:
-            with self._database.write(now) as session:
-                yield Transaction(session.using(self.statements), None, None)
-            return
+    def writing(self, now: float | None = None) -> Iterator[Session]:
+        """A transaction that commits durably when the block ends."""
+        with self._database.write(now) as session:
+            yield session.using(self.statements)
+
+    @contextmanager
+    def writing_with_user(self, now: float | None = None) -> Iterator[Transaction]:
+        """The same, on a connection that the user's functions are given, too."""
         own = self._database.transaction(_STATEMENT_TIMEOUT)
         try:
-            session = cast("UserSession", self._database.session_on(own))
-            if now is not None:
-                session = UserSession(own, self.statements, {**session._always, "now": now})
-            try:
-                yield Transaction(session.using(self.statements), own.connection, own)
-            except Exception as error:
-                if (explained := self._database.explained(error)) is None:
-                    raise
-                raise explained from error
+            always = cast("UserSession", self._database.session_on(own))._always
+            with self._database.explaining():
+                yield Transaction(own, self.statements, always if now is None else {**always, "now": now})
             own.commit()
         finally:
             own.close()
