@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -42,16 +41,11 @@ class AsyncConnection(Protocol):
 class Destination:
     """Where a producer's jobs are written and read back: the store's own connections, or a user's."""
 
-    def __init__(
-        self,
-        store: Store,
-        user: UserConnection | None = None,
-        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
-    ) -> None:
+    open = True  # False once it is a task's transaction that has ended
+
+    def __init__(self, store: Store, user: UserConnection | None = None) -> None:
         self.store = store
-        self.open = True  # False once the task's transaction that it belongs to has ended
         self._user = user
-        self._in_thread = in_thread  # the thread of a transaction: waiting for a lock must not hold up a loop
 
     @property
     def asynchronous(self) -> bool:
@@ -74,10 +68,9 @@ class Destination:
 
     async def acall(self, work: Callable[[Destination], T]) -> T:
         """The same from a coroutine."""
-        if self._user is not None and self._in_thread is None:
-            return await self._user.acall(lambda user: work(Destination(self.store, user)))
-        answer: T = await (self._in_thread or in_thread)(partial(self.call, work))
-        return answer
+        if self._user is None:
+            return await in_thread(work, self)
+        return await self._user.acall(lambda user: work(Destination(self.store, user)))
 
 
 # The transaction of the task that runs in this thread: what it enqueues commits with its rows.

@@ -16,24 +16,30 @@ import msgspec
 
 from rowlock.claim_outcomes import lost
 from rowlock.enqueuing import Destination, joined
-from rowlock.errors import ClaimLost, ConfigurationError, Fail
+from rowlock.errors import ClaimLost, ConfigurationError
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
 from rowlock.job import Ending, Outcome, Report
 from rowlock.stores.sql.borrowing import borrow
-from rowlock.stores.sql.held_session import HeldConnection, HeldSession, ended_too_early
 from rowlock.stores.sql.store import Store
-from rowlock.stores.sql.user_connection import OwnTransaction, UserConnection
+from rowlock.stores.sql.user_connection import UserConnection
 
 T = TypeVar("T")
 log = logging.getLogger("rowlock.run")
 
+_ENDED_TOO_EARLY = """\
+the session was committed, rolled back or closed before {}. Write, with no commit of your own:
+    {}"""
 
-class Transaction:
+
+class Transaction(Destination):
     """One run's transaction: on a connection of the store, or on a session that the task brought.
 
-    Each step is written once. On an event loop (`on_loop`) it is done where it does not hold the loop up.
+    What the task enqueues from its first block on is written there, too. Each step is written once. On an
+    event loop (`on_loop`) it is done where it does not hold the loop up.
     """
+
+    _user: UserConnection
 
     def __init__(
         self,
@@ -46,51 +52,54 @@ class Transaction:
         self.is_checkpoint = is_checkpoint  # it commits when its block ends, and not with the completion
         self._context = context
         self._claim = context.job
-        self._store = store
         self.given = given  # the user's session, if there is one
-        self._own: OwnTransaction | None = store.transaction(context.timeout) if given is None else None
-        self._borrowed: UserConnection = self._own or borrow(given)
+        # What the block gets: the driver's connection, or the session that was given.
+        self.connection: Any
+        if given is None:
+            own = store.transaction(context.timeout)
+            self.connection = own.connection
+            super().__init__(store, own)
+        else:
+            self.connection = given
+            super().__init__(store, borrow(given))
         self._progress_before = context.progress_said
-        self._lent: Destination | None = None  # where what the task enqueues goes, from the first block on
-        self._held: HeldConnection | HeldSession | None = None
-        self._mark: object = None
-        self._ended_too_early = ""  # what a task is told that ends its session by itself
+        self._began = False
         self._process = os.getpid()
         self.thread = thread if given is None else None  # for the store's connection in an async task
-        self.open = True
-
-    @property
-    def connection(self) -> Any:
-        """What the block gets: the driver's connection, or the session that was given."""
-        return self._own.connection if self._own else self.given
 
     # -- the block -------------------------------------------------------------------------------
 
     async def begin(self, on_loop: bool) -> None:
         """Join the user's session, if there is one; from here on, what the task enqueues joins, too."""
-        if self._lent is None:  # else an earlier block has begun it
-            if self._own is None:
-                lines = self._borrowed.async_lines if on_loop else self._borrowed.lines
-                self._ended_too_early = ended_too_early(self.is_checkpoint, lines)
-                self._held = await self._on_connection(self._begin, on_loop)
-            in_thread = None if self.thread is None else self.in_thread
-            self._lent = Destination(self._store, self._borrowed, in_thread)
-        joined.set(self._lent)  # by each block: this one may be another coroutine's or thread's
+        if not self._began and self.given is not None:
+            refusal = self._ended_too_early(on_loop)
+            await self._on_connection(lambda user: user.hold(refusal), on_loop)
+        self._began = True
+        joined.set(self)  # by each block: this one may be another coroutine's or thread's
 
-    def _begin(self, user: UserConnection) -> HeldConnection | HeldSession | None:
-        """Begin, leave a mark by which the same transaction is known again, and hold it."""
-        user.begin()
-        self._mark = user.mark()
-        return user.hold(self._ended_too_early)
+    def _ended_too_early(self, on_loop: bool) -> str:
+        """What a task is told that ends its session by itself, with the two lines to write."""
+        if self.is_checkpoint:
+            before, block = "the checkpoint's block had ended; rowlock commits it then", "checkpoint"
+        else:
+            before = "the task had returned; rowlock commits it together with the job, after that"
+            block = "transaction"
+        return _ENDED_TOO_EARLY.format(before, self._user.lines(block, on_loop))
+
+    async def acall(self, work: Callable[[Destination], T]) -> T:
+        """Let `work` write jobs here; waiting for a lock must not hold up the event loop."""
+        if self.thread is None:
+            return await super().acall(work)
+        return await self.in_thread(partial(self.call, work))
 
     async def _on_connection(
         self, step: Callable[[UserConnection], T], on_loop: bool, heeds_cancel: bool = True
     ) -> T:
         if not on_loop:
-            return self._borrowed.call(step)
+            return self._user.call(step)
         if self.thread is not None:
-            return await self.thread.run(step, self._borrowed, heeds_cancel=heeds_cancel)
-        return await self._borrowed.acall(step)
+            return await self.thread.run(step, self._user, heeds_cancel=heeds_cancel)
+        return await self._user.acall(step)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -125,33 +134,22 @@ class Transaction:
     def _commit(self, outcome: Outcome | None, report: Report | None, user: UserConnection) -> None:
         """Commit after the fenced statement; whatever that or the database refuses undoes everything."""
         try:
-            if self._own is None:
-                self._find_mark(user)
+            user.check_held()
             if outcome is None:
-                is_held = self._store.confirm_on(user, self._claim, report)
+                is_held = self.store.confirm_on(user, self._claim, report)
             else:
-                is_held = self._store.finish_on(user, self._claim.claimed_by, outcome, report)
+                is_held = self.store.finish_on(user, self._claim.claimed_by, outcome, report)
             if not is_held:
                 raise ClaimLost(lost(self._claim.claim, self._claim.title, undone=True))
-            if self._own is not None:
-                self._own.commit()
+            if self.given is None:
+                user.commit()
             else:
-                if self._held is not None:
-                    self._held.let_go()
-                self._store.commit_on(user)
+                self.store.commit_on(user)
         except BaseException:
             self._undo(user)
             raise
         finally:
-            self._release()
-
-    def _find_mark(self, user: UserConnection) -> None:
-        """Make sure that the task's rows are still in it: else the job would complete without them."""
-        try:
-            user.find_mark(self._mark)
-        except Exception as error:
-            # It would be the same at each attempt.
-            raise Fail(self._ended_too_early) from error
+            self._release(user)
 
     async def abort(self, on_loop: bool) -> None:
         """Undo everything; the run may go on, and even begin another."""
@@ -159,8 +157,7 @@ class Transaction:
 
     def revoke(self) -> None:
         """Take the connection away from a run that was given up: it must not block others."""
-        if self._own is not None:
-            self._own.revoke()
+        self._user.revoke()
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Call it in the transaction's thread; a statement that does not end after a cancel is broken off."""
@@ -176,28 +173,20 @@ class Transaction:
                 # Else an attempt that goes on from its progress would skip what is undone here.
                 self._context.progress_said = self._progress_before
             self._undo(user)
-            self._release()
+            self._release(user)
 
     def _undo(self, user: UserConnection) -> None:
-        if self._own is None:
-            if self._held is not None:
-                self._held.let_go()
-            try:
-                user.rollback()
-            except Exception as error:  # the connection is gone: so is what was written on it
-                log.debug("%s: its session could not be rolled back: %s", self._claim.title, error)
+        try:
+            user.rollback()
+        except Exception as error:  # the connection is gone: so is what was written on it
+            log.debug("%s: its session could not be rolled back: %s", self._claim.title, error)
 
-    def _release(self) -> None:
-        self.open = False
-        if self._own is not None:
-            self._own.close()
-        if self._held is not None:
-            self._held.finish()
+    def _release(self, user: UserConnection) -> None:
+        self.open = False  # also for what was begun in another context, and still has it
+        user.close()
         if self.thread is not None:
             self.thread.leave()
-        if self._lent is not None:
-            self._lent.open = False  # also for what was begun in another context, and still has it
-            joined.set(None)
+        joined.set(None)
 
 
 class AsyncConnection:

@@ -73,7 +73,7 @@ class TaskConnection:
         return getattr(self._connection, name)
 
 
-class DuckdbTransaction(Duckdb, OwnTransaction):
+class DuckdbTransaction(OwnTransaction, Duckdb):
     """The connection in the hands of one task."""
 
     def __init__(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FOR_EVER = 10.0 * 365 * 86_400
 
 
-class PostgresTransaction(Psycopg, OwnTransaction):
+class PostgresTransaction(OwnTransaction, Psycopg):
     """The connection in the hands of one task."""
 
     def __init__(self, database: PostgresDatabase, timeout: float | None) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rowlock.errors import ConfigurationError, StoreError
-from rowlock.stores.sql.held_session import HeldConnection, HeldSession
+from rowlock.errors import ConfigurationError, Fail, StoreError
 from rowlock.stores.sql.user_connection import Answer, UserConnection
 
 if TYPE_CHECKING:  # imported when needed: it takes 30 ms, and most programs never use it
@@ -59,8 +58,18 @@ class Psycopg(UserConnection):
     def begin(self) -> None:
         _refuse_autocommit(self._given)
 
-    def hold(self, refusal: str) -> HeldConnection:
-        return HeldConnection(self._given, refusal)
+    def hold(self, refusal: str) -> None:
+        super().hold(refusal)
+        self._given.commit = self._refuse_commit  # which also its `with` block calls
+
+    def _refuse_commit(self) -> Any:
+        # Closed instead, which undoes what was written: the block does not close what it could not commit.
+        self._given.close()
+        raise Fail(self._refusal)
+
+    def let_go(self) -> None:
+        if vars(self._given).get("commit") == self._refuse_commit:
+            del self._given.commit
 
 
 class Duckdb(UserConnection):
@@ -84,19 +93,46 @@ class Alchemy(UserConnection):
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
-        self._is_session = "sqlalchemy.Session" in _names(given)
-        self.dialect = _alchemy_dialect(given)
-        opened, write = _alchemy_lines(given)
-        self.lines = f"with {opened}, ctx.{{}}({opened.split()[-1]}):\n        {write}"
-        self.async_lines = (
-            f"with {opened}:\n        async with ctx.{{}}({opened.split()[-1]}):\n            {write}"
-        )
+        self._is_session = hasattr(given, "get_bind")
+        self.dialect = _known((given.get_bind() if self._is_session else given).dialect.name)
+        self._listener: tuple[Any, ...] | None = None  # while it is held
+        self._close_asked = False
 
     def _connection(self) -> Any:
         return self._given.connection() if self._is_session else self._given
 
-    def hold(self, refusal: str) -> HeldSession:
-        return HeldSession(self._given, refusal)
+    def lines(self, block: str, on_loop: bool) -> str:
+        opened, name, write = _alchemy_lines(self._is_session)
+        if on_loop:
+            return f"with {opened} as {name}:\n        async with ctx.{block}({name}):\n            {write}"
+        return f"with {opened} as {name}, ctx.{block}({name}):\n        {write}"
+
+    def hold(self, refusal: str) -> None:
+        super().hold(refusal)
+        self._given.close = self._put_off_close  # both call it at the end of their `with` block
+        # Not by its `commit`, which the blocks of `Session.begin()` and `engine.begin()` do not call.
+        event = "before_commit" if self._is_session else "commit"
+        self._listener = (self._given, event, self._refuse_commit)
+        import_module("sqlalchemy").event.listen(*self._listener)
+
+    def _put_off_close(self) -> None:
+        self._close_asked = True
+
+    def _refuse_commit(self, given: Any) -> None:
+        if not given.in_nested_transaction():  # savepoints are the task's own
+            raise Fail(self._refusal)
+
+    def let_go(self) -> None:
+        if self._listener is not None:
+            vars(self._given).pop("close", None)
+            import_module("sqlalchemy").event.remove(*self._listener)
+            self._listener = None
+
+    def close(self) -> None:
+        self.let_go()
+        if self._close_asked:
+            self._close_asked = False
+            self._given.close()
 
     @property
     def key(self) -> object | None:
@@ -122,13 +158,14 @@ class Django(UserConnection):
     """Django's `connection`, or one of its `connections`."""
 
     style = "pyformat"
-    lines = "with ctx.{}(connection):\n        Order.objects.create(...)"
-    async_lines = f"async {lines}"
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
         self.dialect = _known(given.vendor)
         self._atomic: Any = None
+
+    def lines(self, block: str, on_loop: bool) -> str:
+        return f"{'async ' * on_loop}with ctx.{block}(connection):\n        Order.objects.create(...)"
 
     @property
     def key(self) -> object | None:
@@ -162,16 +199,24 @@ class AsyncAlchemy(UserConnection):
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
-        self.dialect = _alchemy_dialect(given if hasattr(given, "get_bind") else given.sync_engine)
-        opened, write = _alchemy_lines(given, "await ")
-        self.async_lines = f"async with {opened}, ctx.{{}}({opened.split()[-1]}):\n        {write}"
+        self._is_session = hasattr(given, "get_bind")
+        self.dialect = _known((given.get_bind() if self._is_session else given.sync_engine).dialect.name)
+        self._face: Alchemy | None = None
+
+    def lines(self, block: str, on_loop: bool) -> str:
+        opened, name, write = _alchemy_lines(self._is_session, "await ")
+        return f"async with {opened} as {name}, ctx.{block}({name}):\n        {write}"
 
     @property
     def key(self) -> object | None:
         return None
 
     async def acall(self, work: Callable[[UserConnection], T]) -> T:
-        result: T = await self._given.run_sync(lambda given: work(Alchemy(given)))
+        def on_face(given: Any) -> T:
+            self._face = self._face or Alchemy(given)  # the same at each call: it may be held
+            return work(self._face)
+
+        result: T = await self._given.run_sync(on_face)
         return result
 
 
@@ -179,12 +224,13 @@ class AsyncPsycopg(UserConnection):
     """A `psycopg.AsyncConnection`; `acall` gives `work` the face that can run."""
 
     dialect, style, asynchronous = "postgresql", "pyformat", True
+    _face: Bridge | None = None
 
     async def acall(self, work: Callable[[UserConnection], T]) -> T:
         import asyncio
 
-        bridge = Bridge(self._given, asyncio.get_running_loop())
-        thread = asyncio.ensure_future(asyncio.to_thread(work, bridge))
+        self._face = self._face or Bridge(self._given, asyncio.get_running_loop())
+        thread = asyncio.ensure_future(asyncio.to_thread(work, self._face))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
@@ -204,10 +250,16 @@ class Bridge(Psycopg):
         return self._wait(self._execute(sql, values))
 
     def commit(self) -> None:
+        self.let_go()
         self._wait(self._given.commit())
 
     def rollback(self) -> None:
+        self.let_go()
         self._wait(self._given.rollback())
+
+    async def _refuse_commit(self) -> None:
+        await self._given.close()
+        raise Fail(self._refusal)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         import asyncio
@@ -317,15 +369,11 @@ def _names(given: object) -> list[str]:
     return [f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in given.__class__.__mro__]
 
 
-def _alchemy_dialect(given: Any) -> str:
-    return _known((given.get_bind() if hasattr(given, "get_bind") else given).dialect.name)
-
-
-def _alchemy_lines(given: Any, wait: str = "") -> tuple[str, str]:
-    """How a session or connection like this is opened, and how it is written to."""
-    if hasattr(given, "get_bind"):
-        return "SessionLocal() as db", "db.add(...)"
-    return "engine.connect() as connection", f"{wait}connection.execute(...)"
+def _alchemy_lines(is_session: bool, wait: str = "") -> tuple[str, str, str]:
+    """How a session or connection is opened, its name then, and how it is written to."""
+    if is_session:
+        return "SessionLocal()", "db", "db.add(...)"
+    return "engine.connect()", "connection", f"{wait}connection.execute(...)"
 
 
 def _known(dialect: str) -> str:

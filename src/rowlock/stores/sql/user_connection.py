@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from rowlock.errors import ConfigurationError, StoreError
-from rowlock.stores.sql.held_session import HeldConnection, HeldSession
+from rowlock.errors import ConfigurationError, Fail, StoreError
 from rowlock.stores.sql.session import Session
 
 T = TypeVar("T")
@@ -28,12 +27,12 @@ class UserConnection:
     dialect: str  # "sqlite", "postgresql" or "duckdb"
     style = "named"  # parameters are :name; with "pyformat", %(name)s; with "dollar", $name
     asynchronous = False
-    lines = "with ctx.{}() as tx:\n        tx.execute(...)"  # how a task should be written
-    async_lines = "async with ctx.{}() as tx:\n        await tx.execute(...)"  # the same of an async task
     witness: Callable[[Session], bool] | None = None  # as a session's
 
     def __init__(self, given: Any) -> None:
         self._given = given
+        self._refusal: str | None = None  # while a task's transaction is held here
+        self._mark: object = None
 
     @property
     def key(self) -> object | None:
@@ -50,32 +49,60 @@ class UserConnection:
 
     def commit(self) -> None:
         """Commit the user's transaction."""
+        self.let_go()
         self._given.commit()
 
     def rollback(self) -> None:
         """Roll the user's transaction back."""
+        self.let_go()
         self._given.rollback()
 
-    def mark(self) -> object:
-        """Leave a mark in the transaction by which the same one is known again; or its number."""
-        if self.dialect == "duckdb":  # which has no savepoints
-            return self._transaction_number()
-        self.run("SAVEPOINT rowlock_task", {})
-        return None
+    # -- in a task's hands: rowlock ends the transaction, and nobody else ------------------------
 
-    def find_mark(self, mark: object) -> None:
-        """Raise if this is not the transaction with the mark any more."""
-        if self.dialect != "duckdb":
-            self.run("RELEASE SAVEPOINT rowlock_task", {})
-        elif mark != (found := self._transaction_number()):
-            raise StoreError(f"the transaction {mark} has ended; this is {found}")
+    def lines(self, block: str, on_loop: bool) -> str:
+        """How a task should be written that uses such a connection."""
+        if on_loop:
+            return f"async with ctx.{block}() as tx:\n        await tx.execute(...)"
+        return f"with ctx.{block}() as tx:\n        tx.execute(...)"
+
+    def hold(self, refusal: str) -> None:
+        """Begin, and leave a mark by which the same transaction is known again.
+
+        Where that can be done, it is also kept open if the task closes it, and its commit is refused.
+        """
+        self._refusal = refusal  # first: a task must not complete without what it could not begin
+        self.begin()
+        if self.dialect == "duckdb":  # which has no savepoints
+            self._mark = self._transaction_number()
+        else:
+            self.run("SAVEPOINT rowlock_task", {})
+
+    def check_held(self) -> None:
+        """Raise if it is another transaction than the one that is held, without the task's rows."""
+        if self._refusal is None:
+            return
+        try:
+            if self.dialect != "duckdb":
+                self.run("RELEASE SAVEPOINT rowlock_task", {})
+            elif self._mark != (found := self._transaction_number()):
+                raise StoreError(f"the transaction {self._mark} has ended; this is {found}")
+        except Exception as error:
+            raise Fail(self._refusal) from error  # it would be the same at each attempt
 
     def _transaction_number(self) -> object:
         return self.run("SELECT txid_current()", {}).rows[0][0]
 
-    def hold(self, refusal: str) -> HeldConnection | HeldSession | None:
-        """Keep it open if the task closes it, and refuse its commit; None where that cannot be done."""
-        return None
+    def let_go(self) -> None:
+        """It may be committed, rolled back and closed again."""
+
+    def close(self) -> None:
+        """The transaction has ended: do what was put off until then."""
+        self.let_go()
+
+    def revoke(self) -> None:
+        """The run was given up; what it does on a connection of the user's is not rowlock's to break off."""
+
+    # -- calling ---------------------------------------------------------------------------------
 
     def call(self, work: Callable[[UserConnection], T]) -> T:
         """Do `work` on this connection."""
@@ -93,6 +120,9 @@ class OwnTransaction(UserConnection):
     """A connection of the store in the hands of one task, which rowlock alone commits."""
 
     connection: Any  # what the task gets: the driver's own connection
+
+    def rollback(self) -> None:
+        """Nothing: `close` does it."""
 
     def close(self) -> None:
         """Roll back what is not committed, and take the connection back."""

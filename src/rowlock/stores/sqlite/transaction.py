@@ -88,7 +88,7 @@ class TaskConnection(Connection):
         return False  # sqlite3's own `with` would commit
 
 
-class SqliteTransaction(Sqlite, OwnTransaction):
+class SqliteTransaction(OwnTransaction, Sqlite):
     """The connection in the hands of one task."""
 
     def __init__(self, database: SqliteDatabase) -> None:
