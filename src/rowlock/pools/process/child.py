@@ -191,8 +191,9 @@ class ChildRuns:
             self._busy.clear()
             with self._reports:  # none is sent after the outcome
                 self._current = None
-                report = context.take_report()
-            self._sender.send(messages.RunEnded(outcome, report))
+                if report := context.take_report():
+                    self._sender.send(messages.Reported(report))
+            self._sender.send(messages.RunEnded(outcome))
         self._ended = True
         self._busy.set()
 
