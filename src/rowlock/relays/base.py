@@ -10,8 +10,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import Claim, ClaimRequest
@@ -25,7 +25,6 @@ from rowlock.relays.workload import target_queues
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
-from rowlock.worker.signals import told_by_signals
 from rowlock.worker.store_backoff import StoreBackoff
 from rowlock.worker.unknown_tasks import UnknownTasks
 from rowlock.workload import App, Workload
@@ -102,23 +101,10 @@ class Relay:
 
     # -- what users call -------------------------------------------------------------------------
 
-    def run(self, until_empty: bool = False) -> None:
-        """Hand over until stopped, or until nothing is due or running."""
-        with told_by_signals(lambda number, second: self.stop()):
-            self._work(until_empty)
-
-    @contextmanager
-    def background(self) -> Iterator[Relay]:
-        """The same in a thread of this program while the block runs."""
-        self.start()
-        try:
-            yield self
-        finally:
-            self.finish()
-
     def start(self, until_empty: bool = False, on_failure: Callable[[], None] = lambda: None) -> None:
-        """The same in a thread of this program; `join` waits for its end, `finish` brings it about.
+        """Hand over, in a thread of this program, until stopped, or until nothing is due or running.
 
+        `join` waits for its end, `finish` brings it about.
         `on_failure` is called in that thread when an error has ended it.
         """
         self._failure = None
