@@ -279,7 +279,9 @@ class RowlockWorker(SimpleWorker):
                     message = received(self._rq_names.install, arguments)
                 case _:
                     raise BadMessage("it is not a relay's")
-            if job.id != self._rq_names.id(message) or not self._is_from(message, queue):
+            # It is about what this worker works on: jobs, or the rows of its consumer.
+            fits = message.source == self._source and queue.name.startswith(self._rq_names.prefix)
+            if job.id != self._rq_names.id(message) or not fits:
                 raise BadMessage("its id or its queue does not fit what it says")
         except (BadMessage, ValueError, TypeError, RecursionError) as error:
             log.warning("RQ job %r in %s is refused: %s", str(job.id)[:100], queue.name, error)
@@ -287,10 +289,6 @@ class RowlockWorker(SimpleWorker):
             return None
         self._popped[message.key] = (queue, job.id)
         return message
-
-    def _is_from(self, message: Message, queue: Queue) -> bool:
-        """Whether a message is about what this worker works on: jobs, or the rows of its consumer."""
-        return message.source == self._source and queue.name.startswith(self._rq_names.prefix)
 
     def _put_back(self, queue: Queue, id: str) -> None:
         with self.connection.pipeline() as pipeline:
