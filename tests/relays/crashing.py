@@ -14,7 +14,8 @@ from rowlock.relays.base import Relay
 from rowlock.relays.messages import Message
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import RqTarget, names_for
+from rowlock.relays.rq_target import RqTarget
+from tests.relays.fleet import relaying
 
 STEPS = ("claimed", "handed over", "popped", "started")
 LEASE = 2.0
@@ -59,14 +60,15 @@ class DyingWorker(RowlockWorker):
 
 def main(step: str, url: str, redis_url: str) -> None:
     app = make_app(url)
-    target = DyingTarget(connect(redis_url), names_for(app.workload()), redis_url)
+    target = DyingTarget(app.workload(), redis_url)
     target.step = step
     relay = Relay(app, app.workload(), target)
     if step in STEPS[:2]:
-        relay.run()
+        relay.start()
+        relay.join()
     worker = DyingWorker([], connection=connect(redis_url))
     worker.step = step
-    with relay.background():
+    with relaying(relay):
         worker.worker_for(app, app.workload()).run()
 
 

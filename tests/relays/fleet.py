@@ -15,10 +15,20 @@ from rowlock.outage import Outage
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import Names, RqTarget, names_for
+from rowlock.relays.rq_target import Names, RqTarget
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 from tests.servers.redis import RedisServer
+
+
+@contextmanager
+def relaying(relay: Relay) -> Iterator[Relay]:
+    """A relay in a thread of this program while the block runs."""
+    relay.start()
+    try:
+        yield relay
+    finally:
+        relay.finish()
 
 
 class Fleet:
@@ -36,7 +46,7 @@ class Fleet:
     def relay(self, *queues: str, **chosen: Any) -> Relay:
         """A relay that a test drives cycle by cycle."""
         workload = workload_for(self.app, queues)
-        target = RqTarget(connect(self.server.url), names_for(workload), self.server.url)
+        target = RqTarget(workload, self.server.url)
         chosen = {"strategy": "FIFO" if workload.consumer else "PRIORITY", "outage": self._outage, **chosen}
         made = Relay(self.app, workload, target, **chosen)
         self._relays.append(made)
@@ -56,7 +66,7 @@ class Fleet:
     @contextmanager
     def working(self, *queues: str) -> Iterator[Worker]:
         """A worker and a relay, as `--via rq` has them."""
-        with self.worker(*queues) as worker, self.relay(*queues).background():
+        with self.worker(*queues) as worker, relaying(self.relay(*queues)):
             yield worker
 
     def queue(self, name: str = "default") -> Queue:

@@ -27,7 +27,7 @@ from rowlock.relays.rq import run
 from rowlock.relays.rq_target import FUNCTION, RqTarget, check_version
 from rowlock.relays.via import Relays, ViaRq
 from tests.eventually import eventually
-from tests.relays.fleet import Fleet
+from tests.relays.fleet import Fleet, relaying
 from tests.servers.redis import RedisServer
 from tests.stores.steps import new
 
@@ -187,7 +187,7 @@ def test_ids_that_a_dead_relay_left_behind_hold_nobody_up(
 
 def test_what_a_flush_took_away_comes_back_within_a_lease(app: Rowlock, fleet: Fleet, gate: Gate) -> None:
     jobs = [app.enqueue("segment", {"n": n}) for n in range(3)]
-    with fleet.relay().background():
+    with relaying(fleet.relay()):
         eventually(lambda: len(fleet.waiting()) == 3)
         fleet.redis.flushall()
         with fleet.worker():
@@ -215,7 +215,7 @@ def test_a_redis_that_is_gone_for_long_in_the_middle_of_a_run_costs_nothing(
     for module in (base, rq):
         monkeypatch.setattr(module, "_BACKOFF_MOST", 0.02)  # instead of a minute with 30 tries
     relay = fleet.relay()
-    with caplog.at_level(logging.INFO, "rowlock.relay"), fleet.worker() as worker, relay.background():
+    with caplog.at_level(logging.INFO, "rowlock.relay"), fleet.worker() as worker, relaying(relay):
         running = app.enqueue("wait")
         assert gate.began.wait(100)
         redis.kill()
@@ -315,7 +315,7 @@ def test_an_id_in_the_list_of_another_queue_is_not_begun_there(
     with fleet.worker("default"):
         assert app.result(here, timeout=50) == "model"
     assert gate.runs == [2] and app.job(elsewhere).started_at is None
-    with fleet.worker("gpu"), relay.background():  # its hash is gone: it is sent again
+    with fleet.worker("gpu"), relaying(relay):  # its hash is gone: it is sent again
         assert app.result(elsewhere, timeout=50) == "model"
     assert app.job(elsewhere).failures == 0
 
@@ -437,7 +437,7 @@ def test_a_task_that_the_worker_does_not_know_waits(app: Rowlock, fleet: Fleet, 
     """As in the middle of a deploy: it must not be handed over and given back all the time."""
     newer = Rowlock(app.settings.database_url, lease=2.0)
     newer.task(name="new")(lambda: None)
-    with fleet.worker(), Fleet(newer, fleet.server).relay().background():
+    with fleet.worker(), relaying(Fleet(newer, fleet.server).relay()):
         job = newer.enqueue("new")
         eventually(lambda: app.job(job.id).state == "scheduled", timeout=50)
     newer.close()
@@ -449,7 +449,7 @@ def test_a_worker_behind_a_relay_leaves_maintenance_to_it(app: Rowlock, fleet: F
     with fleet.worker() as worker:
         worker.polls.maintenance.take()
         assert app.job(late.id).state == "scheduled"
-        with fleet.relay().background():
+        with relaying(fleet.relay()):
             assert app.result(late.id, timeout=50) == "model"
 
 

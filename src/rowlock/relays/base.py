@@ -10,8 +10,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from rowlock.errors import StoreError, WorkerGone
 from rowlock.job import Claim, ClaimRequest
@@ -25,7 +25,6 @@ from rowlock.relays.workload import target_queues
 from rowlock.stores.base import Bell, Wake, rung
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.profile import Profile
-from rowlock.worker.signals import told_by_signals
 from rowlock.worker.store_backoff import StoreBackoff
 from rowlock.worker.unknown_tasks import UnknownTasks
 from rowlock.workload import App, Workload
@@ -81,7 +80,6 @@ class Relay:
         self._maintenance_at = self._look_at = self._cancels_at = self._retry_at = self._names_at = 0.0
         self.sent = HandedOver(workload.store, target)
         self._served: set[str] = set()  # queues of which something was handed over
-        self._asked: tuple[str, ...] = ()  # queues that were asked for a few in this cycle
         self._unknown = UnknownTasks(workload.registry, "this relay")
         self._look_again_in = math.inf  # seconds after which a claim may find more, though nobody tells of it
         self._wake: Wake | None = None
@@ -102,23 +100,10 @@ class Relay:
 
     # -- what users call -------------------------------------------------------------------------
 
-    def run(self, until_empty: bool = False) -> None:
-        """Hand over until stopped, or until nothing is due or running."""
-        with told_by_signals(lambda number, second: self.stop()):
-            self._work(until_empty)
-
-    @contextmanager
-    def background(self) -> Iterator[Relay]:
-        """The same in a thread of this program while the block runs."""
-        self.start()
-        try:
-            yield self
-        finally:
-            self.finish()
-
     def start(self, until_empty: bool = False, on_failure: Callable[[], None] = lambda: None) -> None:
-        """The same in a thread of this program; `join` waits for its end, `finish` brings it about.
+        """Hand over, in a thread of this program, until stopped, or until nothing is due or running.
 
+        `join` waits for its end, `finish` brings it about.
         `on_failure` is called in that thread when an error has ended it.
         """
         self._failure = None
@@ -263,9 +248,10 @@ class Relay:
         if self._wake is None:
             self._wake = self._store.wake(lambda: self.id, self.ring)
         self._wake.before_claim(idle=self._empty_polls > 0)
-        taken = self._hand_over_few()
+        few = self._queues_of_few()
+        taken = self._send(self._claim(few, self._few)) if few else 0
         full = False
-        if self._must_look(taken):
+        if not few or self._must_look(taken):
             for name in self._queues or self._queues_with_work():
                 room = self._ahead - self._target.waiting(name)
                 if 2 * room < self._ahead:  # a refill is worth an exchange when half of it is gone
@@ -286,20 +272,19 @@ class Relay:
         self._full_wait = _FULL_FIRST
         return self._idle_wait()
 
-    def _hand_over_few(self) -> int:
-        """Hand a few over without a look how many wait in the target, if few of those we sent do.
+    def _queues_of_few(self) -> tuple[str, ...]:
+        """The queues of which a few are handed over without a look how many wait in the target; or none.
 
         One exchange in place of a dozen questions: the way of a job that finds everybody idle.
         """
-        self._asked = self._queues or tuple(sorted(self._served))
         if self._failing or self._unknown.names() or len(self.sent) > 2 * self._few:
-            self._asked = ()
-        return self._send(self._claim(self._asked, self._few)) if self._asked else 0
+            return ()
+        return self._queues or tuple(sorted(self._served))
 
     def _must_look(self, taken: int) -> bool:
         """Whether there may be more than the few that were asked for, or work in a queue that is new."""
-        if not self._asked or taken:
-            return not self._asked or taken >= self._few
+        if taken:
+            return taken >= self._few
         # Not right after a hand-over: it would keep the database from the start that is on its way.
         return not self._queues and (self._empty_polls > 0 or time.monotonic() >= self._names_at)
 

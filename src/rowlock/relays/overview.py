@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
 import rq
 
 from rowlock.errors import ConfigurationError
@@ -29,18 +28,19 @@ def findings(app: Any) -> list[Finding]:
         check_version()
         with connect(url) as connection, explaining(where):
             check(connection, url)
-            server = _dict(connection.info("server"))
-            found = [_version(server, where), _eviction(connection)]
-            found.append(_ours(connection, Names(app.store.install_id())))
+            return [
+                _version(connection, where),
+                _eviction(connection),
+                _ours(connection, Names(app.store.install_id())),
+            ]
     except ConfigurationError as error:
         return [Finding("Redis", "error", str(error), "correct the setting, or install a newer RQ")]
     except TargetError as error:
         return [Finding("Redis", "error", str(error), _START)]
-    return found
 
 
-def _version(server: dict[str, str], where: str) -> Finding:
-    version = server.get("redis_version", "0")
+def _version(connection: Any, where: str) -> Finding:
+    version = str(connection.info("server").get("redis_version", "0"))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     said = f"{where} answers; Redis {version}, RQ {rq.__version__}"
     if numbers < _KEEPS_POPPED_IDS:
@@ -48,9 +48,9 @@ def _version(server: dict[str, str], where: str) -> Finding:
     return Finding("Redis", "ok", said)
 
 
-def _eviction(connection: redis.Redis) -> Finding:
+def _eviction(connection: Any) -> Finding:
     try:
-        chosen = _dict(connection.config_get("maxmemory*"))
+        chosen = connection.config_get("maxmemory*")
     except ERRORS:
         return Finding("Redis eviction", "note", "Redis does not say what it does when its memory is full")
     limit, policy = int(chosen.get("maxmemory", 0)), chosen.get("maxmemory-policy", "unknown")
@@ -65,21 +65,11 @@ def _eviction(connection: redis.Redis) -> Finding:
     return Finding("Redis eviction", "ok", said)
 
 
-def _ours(connection: redis.Redis, names: Names) -> Finding:
-    listed: Any = connection.smembers(rq.Queue.redis_queues_keys)
+def _ours(connection: Any, names: Names) -> Finding:
+    listed = connection.smembers(rq.Queue.redis_queues_keys)
     prefix = f"{rq.Queue.redis_queue_namespace_prefix}{names.prefix}"
     keys = sorted(key for key in texts(listed) if key.startswith(prefix))
-    waiting = {key.removeprefix(prefix): _length(connection, key) for key in keys}
-    popped = sum(_length(connection, f"{key}:intermediate") for key in keys)
+    waiting = {key.removeprefix(prefix): connection.llen(key) for key in keys}
+    popped = sum(connection.llen(f"{key}:intermediate") for key in keys)
     said = ", ".join(f"{name} {count}" for name, count in waiting.items()) or "nothing was handed over so far"
     return Finding("Redis queues", "ok", f"ids of this database that wait: {said}; taken just now: {popped}")
-
-
-def _dict(value: Any) -> dict[str, str]:
-    found = dict(value)
-    return dict(zip(texts(found), texts(found.values()), strict=True))
-
-
-def _length(connection: redis.Redis, key: str) -> int:
-    length: Any = connection.llen(key)
-    return int(length)

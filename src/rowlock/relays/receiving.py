@@ -34,34 +34,21 @@ class Mailbox(Protocol):
         ...
 
 
-class Inbox:
-    """Between the thread that waits for messages and the worker: at most one message, and who wants one."""
-
-    def __init__(self) -> None:
-        self.message: Message | None = None  # it stays until the database has decided on it
-        self.wanted = threading.Event()  # the worker is idle: the other thread may wait for a message
-        self.ring: Callable[[], None] = lambda: None  # lets the worker ask for a message now
-
-    def put(self, message: Message) -> None:
-        """Give the worker a message, which it has asked for."""
-        self.keep(message)
-        self.ring()
-
-    def keep(self, message: Message) -> None:
-        """The same for a worker that has fetched it itself."""
-        self.message = message
-        self.wanted.clear()
-
-
 class ReceivingStore(Store):
-    """A store that claims nothing by itself: it begins the claims of which messages tell."""
+    """A store that claims nothing by itself: it begins the claims of which messages tell.
 
-    def __init__(self, workload: Workload, inbox: Inbox, mailbox: Mailbox) -> None:
+    Whoever ends a run asks for the next message. If there is none, `wanted` lets another thread wait for one
+    and `put` it here.
+    """
+
+    def __init__(self, workload: Workload, mailbox: Mailbox) -> None:
         store = workload.store
         super().__init__(store.database, store.source)
         self._queues = () if workload.consumer else tuple(workload.queues)
-        self._inbox = inbox
         self._mailbox = mailbox
+        self.message: Message | None = None  # it stays until the database has decided on it
+        self.wanted = threading.Event()  # the worker is idle: the other thread may wait for a message
+        self._ring: Callable[[], None] = lambda: None  # lets the worker ask for a message now
         self._store = store
         self.exchange, self.wake = self._exchange, self._wake
         # One run at a time has no neighbours that it could take along; messages tell of all that is due.
@@ -92,25 +79,27 @@ class ReceivingStore(Store):
             return self._store.exchange(worker, **written) if writes else ExchangeResult()
         # By the database's word: whoever can write to Redis may put any id into any list.
         got = self._store.start(worker, message.key, self._queues, **written)
-        self._inbox.message = None
+        self.message = None
         if not got.claims:
             log.info("%s is not to be begun here, or not any more: dropped", message.title)
-            self._inbox.ring()  # the next message may be a good one: a dead relay leaves many that are not
+            self._ring()  # the next message may be a good one: a dead relay leaves many that are not
         self._mailbox.settled(message, bool(got.claims))
         return got
 
+    def put(self, message: Message) -> None:
+        """Give the worker a message, which it has asked for; from another thread."""
+        self.message = message
+        self.wanted.clear()
+        self._ring()
+
     def _next(self) -> Message | None:
-        message = self._inbox.message  # which stays there if the database cannot be used now
-        if message is not None or self._inbox.wanted.is_set():
-            return message
-        # One round trip instead of two threads that wake each other, and one transaction instead of two: the
-        # outcome of the last run and the start of the next.
-        message = self._mailbox.take_now()
-        if message is None:
-            self._inbox.wanted.set()
-        else:
-            self._inbox.keep(message)
-        return message
+        if self.message is None and not self.wanted.is_set():
+            # One round trip instead of two threads that wake each other, and one transaction instead of two:
+            # the outcome of the last run and the start of the next.
+            self.message = self._mailbox.take_now()
+            if self.message is None:
+                self.wanted.set()
+        return self.message
 
     @property
     def announces_all_work(self) -> bool:
@@ -119,7 +108,7 @@ class ReceivingStore(Store):
 
     def _wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
         """Messages ring; nobody has to listen to the database."""
-        self._inbox.ring = ring
+        self._ring = ring
         return Wake()
 
 

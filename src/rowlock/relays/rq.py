@@ -27,7 +27,7 @@ from rowlock.errors import RowlockError
 from rowlock.job import ClaimKey
 from rowlock.outage import Outage, backoff
 from rowlock.relays.messages import JOBS, BadMessage, Message, received
-from rowlock.relays.receiving import Inbox, ReceivingStore
+from rowlock.relays.receiving import ReceivingStore
 from rowlock.relays.redis_connection import ERRORS, SOCKET_TIMEOUT_SECONDS, check, explained
 from rowlock.relays.rq_target import FUNCTION, check_version, forget, intermediate, names_for, texts
 from rowlock.relays.workload import app_from_environment, target_queues, workload_for
@@ -71,7 +71,7 @@ class RowlockWorker(SimpleWorker):
         super().__init__(queues, *args, **chosen)
         self._ready = ready
         self._outage = outage or Outage()
-        self._inbox = Inbox()
+        self._store: ReceivingStore  # once it is known what to work on
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._popped: dict[ClaimKey, tuple[Queue, str]] = {}  # where the ids that were popped came from
@@ -138,11 +138,11 @@ class RowlockWorker(SimpleWorker):
         self._wanted_names = target_queues(workload)
         self._source = self._wanted_names[0] if workload.consumer else JOBS
         self._rq_names = names_for(workload)
-        store = ReceivingStore(workload, self._inbox, self)
+        self._store = ReceivingStore(workload, self)
         self._made = Worker(
             app,
             # Maintenance is the relay's: between a message and its start it would take longer than the rest.
-            workload._replace(store=store, needs_maintenance=False),
+            workload._replace(store=self._store, needs_maintenance=False),
             concurrency=1,
             prefetch=0,
             poll_interval=app.settings.poll_interval,
@@ -156,12 +156,11 @@ class RowlockWorker(SimpleWorker):
         self._ending.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * SOCKET_TIMEOUT_SECONDS)
-        with suppress(*ERRORS):
-            message = self._inbox.message
-            if message is not None and message.key in self._popped:
-                self._put_back(*self._popped.pop(message.key))
-            self._forget()
-            if self._thread is not None:
+            with suppress(*ERRORS):
+                message = self._store.message
+                if message is not None and message.key in self._popped:
+                    self._put_back(*self._popped.pop(message.key))
+                self._forget()
                 self.register_death()  # type: ignore[no-untyped-call]
         self.connection.close()
 
@@ -199,8 +198,8 @@ class RowlockWorker(SimpleWorker):
             try:
                 self._beat()
                 self._forget()
-                if self._inbox.wanted.wait(_LOOK_SECONDS) and not self._ending.is_set():
-                    self._pop_into_inbox()
+                if self._store.wanted.wait(_LOOK_SECONDS) and not self._ending.is_set():
+                    self._pop_into_store()
                 if failures and self._outage.ends():
                     log.info("Redis can be used again")
                 failures, self._usable = 0, True
@@ -214,7 +213,7 @@ class RowlockWorker(SimpleWorker):
                 log.exception("receiving goes on after an error")
                 self._ending.wait(_BACKOFF_MOST)
 
-    def _pop_into_inbox(self) -> None:
+    def _pop_into_store(self) -> None:
         if self._had_enough():
             self._made.stop()
             self._ending.wait(_LOOK_SECONDS)
@@ -230,7 +229,7 @@ class RowlockWorker(SimpleWorker):
         if self._ending.is_set():
             self._put_back(*self._popped.pop(message.key))
         else:
-            self._inbox.put(message)
+            self._store.put(message)
 
     def _is_suspended(self) -> bool:
         """Whether `rq suspend` holds; looked at once in a while."""
@@ -280,7 +279,9 @@ class RowlockWorker(SimpleWorker):
                     message = received(self._rq_names.install, arguments)
                 case _:
                     raise BadMessage("it is not a relay's")
-            if job.id != self._rq_names.id(message) or not self._is_from(message, queue):
+            # It is about what this worker works on: jobs, or the rows of its consumer.
+            fits = message.source == self._source and queue.name.startswith(self._rq_names.prefix)
+            if job.id != self._rq_names.id(message) or not fits:
                 raise BadMessage("its id or its queue does not fit what it says")
         except (BadMessage, ValueError, TypeError, RecursionError) as error:
             log.warning("RQ job %r in %s is refused: %s", str(job.id)[:100], queue.name, error)
@@ -288,10 +289,6 @@ class RowlockWorker(SimpleWorker):
             return None
         self._popped[message.key] = (queue, job.id)
         return message
-
-    def _is_from(self, message: Message, queue: Queue) -> bool:
-        """Whether a message is about what this worker works on: jobs, or the rows of its consumer."""
-        return message.source == self._source and queue.name.startswith(self._rq_names.prefix)
 
     def _put_back(self, queue: Queue, id: str) -> None:
         with self.connection.pipeline() as pipeline:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
-import redis
 import rq
 from rq import Queue
 from rq.serializers import JSONSerializer
@@ -18,7 +17,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.job import Claim, ClaimKey
 from rowlock.options import CONSUMERS
 from rowlock.relays.messages import JOBS, Message, message_of
-from rowlock.relays.redis_connection import check, explaining
+from rowlock.relays.redis_connection import check, connect, explaining
 from rowlock.settings import without_password
 from rowlock.workload import Workload
 
@@ -76,10 +75,10 @@ class RqTarget:
 
     name = "RQ"
 
-    def __init__(self, connection: redis.Redis, names: Names, where: str) -> None:
-        self._redis = connection
-        self._names = names
-        self._where = without_password(where)
+    def __init__(self, workload: Workload, url: str) -> None:
+        self._redis = connect(url)
+        self._names = names_for(workload)
+        self._where = without_password(url)
         self._left: dict[str, set[Id]] = {}  # by queue: ids that were popped before the last look
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ from rowlock.outage import Outage
 from rowlock.relays.base import Relay
 from rowlock.relays.redis_connection import check, connect
 from rowlock.relays.rq import RowlockWorker
-from rowlock.relays.rq_target import RqTarget, check_version, names_for
+from rowlock.relays.rq_target import RqTarget, check_version
 from rowlock.relays.workload import workload_for
 from rowlock.worker.worker import Worker
 
@@ -33,9 +33,8 @@ class ViaRq:
     ) -> None:
         url = app.settings.redis_url
         workload = workload_for(app, names)
-        target = RqTarget(connect(url), names_for(workload), url)
         outage = Outage()  # of Redis, which both would notice
-        self.relay = Relay(app, workload, target, strategy=strategy, outage=outage)
+        self.relay = Relay(app, workload, RqTarget(workload, url), strategy=strategy, outage=outage)
         self._receiver = RowlockWorker([], connection=connect(url), ready=self._start_relay, outage=outage)
         self.worker: Worker = self._receiver.worker_for(app, workload, grace=grace, worker_id=worker_id)
 
@@ -56,7 +55,6 @@ class Relays:
     """The relays of an app, each with a thread of its own: one for its jobs, one for each consumer."""
 
     def __init__(self, app: Any, names: Sequence[str], *, strategy: str = "PRIORITY") -> None:
-        url = app.settings.redis_url
         app.load_tasks()
         jobs = [name for name in names if not name.startswith(CONSUMERS)]
         consumers = [name for name in names if name.startswith(CONSUMERS)]
@@ -67,8 +65,8 @@ class Relays:
         outage = Outage()
         for source in sources or [[]]:
             workload = workload_for(app, source)
-            target = RqTarget(connect(url), names_for(workload), url)
             order = "FIFO" if workload.consumer else strategy
+            target = RqTarget(workload, app.settings.redis_url)
             self.relays.append(Relay(app, workload, target, strategy=order, outage=outage))
 
     def run(self, until_empty: bool = False) -> None:

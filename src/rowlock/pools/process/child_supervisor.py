@@ -22,7 +22,7 @@ from rowlock.execution.execute import finished
 from rowlock.job import Outcome
 from rowlock.pools.base import Run, Runs
 from rowlock.pools.process import log_forwarding, messages
-from rowlock.pools.process.spawn import Child, ChildEnded, why_not_ready
+from rowlock.pools.process.spawn import Child, why_not_ready
 
 log = logging.getLogger("rowlock.process")
 
@@ -31,14 +31,6 @@ SHUTDOWN_SECONDS = 5.0  # that a child may take to end: residents are torn down
 _LOOK_SECONDS = 0.5  # between looks at whether the run is lost or late, and its child lives
 _FIRST_RESTART_SECONDS, _LONGEST_RESTART_SECONDS = 1.0, 30.0  # between attempts to start a child
 START_ATTEMPTS = 3  # after so many of them a slot counts as stuck
-
-
-class CannotStart(Exception):
-    """A child could not get ready; the message says why, and `trace` where."""
-
-    def __init__(self, reason: str, trace: str = "") -> None:
-        super().__init__(reason)
-        self.trace = trace
 
 
 class ChildSupervisor:
@@ -60,14 +52,14 @@ class ChildSupervisor:
         self._lock = threading.Lock()
         self.run: Run | None = None  # what the child is in
         self._child: Child | None = None
-        self.ready: Future[dict[str, float]] = Future()  # the residents of the first child
+        self.ready: Future[messages.Ready | messages.StartFailed] = Future()  # what the first child says
         self.failing = 0  # attempts to start a child, since the last that went well
         self._kill_at: float | None = None  # when the child is killed, if it has not stopped as it was told
         self._stack: Future[str] = Future()  # of the run, when somebody has asked
         self._stack_asked = False  # and the child was not told yet
         self._wake_sent = False
         self._wake_signal, self._wake_pipe = multiprocessing.Pipe(duplex=False)
-        self._thread = threading.Thread(target=self._keep_child, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._keep_children, name=self._name, daemon=True)
 
     # -- for other threads -------------------------------------------------------------------------
 
@@ -103,91 +95,65 @@ class ChildSupervisor:
 
     # -- the supervisor's thread --------------------------------------------------------------------
 
-    def _keep_child(self) -> None:
+    def _keep_children(self) -> None:
+        """One child after the other; if the first cannot get ready, none follows."""
+        reason = "told to end before it was ready"
         try:
-            self.ready.set_result(self._start_child())
-        except BaseException as error:
-            self.ready.set_exception(error)
-            return
-        try:
-            self._serve()
             while not self._closed.is_set():
-                try:
-                    self._start_child()
-                except CannotStart as error:
-                    self._log_start_failure(error)
-                else:
-                    self.failing = 0
-                    self._serve()
-        except BaseException:
+                failure = self._keep_one()
+                if failure is None or self._closed.is_set():
+                    continue
+                if not self.ready.done():
+                    self.ready.set_result(failure)
+                    return
+                self._pause_after(failure)
+        except BaseException as error:
             log.exception("the thread that keeps %s cannot go on", self._name)
             self.failing = START_ATTEMPTS
+            reason = f"{type(error).__name__}: {error}"
         finally:
             self.kill()
+            if not self.ready.done():
+                self.ready.set_result(messages.StartFailed(reason))
 
-    def _log_start_failure(self, error: CannotStart) -> None:
-        if self._closed.is_set():
-            return
+    def _pause_after(self, failure: messages.StartFailed) -> None:
         self.failing += 1
         pause = min(_LONGEST_RESTART_SECONDS, _FIRST_RESTART_SECONDS * 2.0 ** (self.failing - 1))
-        log.error(
-            "no child process can be started, again in %g s: %s%s",
-            pause,
-            error,
-            f"\n{error.trace}" if error.trace else "",
-        )
+        said = "\n".join(filter(None, (failure.reason, failure.trace)))
+        log.error("no child process can be started, again in %g s: %s", pause, said)
         self._closed.wait(pause)
 
-    def _start_child(self) -> dict[str, float]:
-        """Start a child and wait until it is ready."""
+    def _keep_one(self) -> messages.StartFailed | None:
+        """Start a child, send it runs and read its messages until it has ended.
+
+        Returns what kept it from getting ready, if anything did.
+        """
         try:
             child = Child(self._plan, self._name)
         except Exception as error:
-            raise CannotStart(f"{type(error).__name__}: {error}") from error
+            return messages.StartFailed(f"{type(error).__name__}: {error}")
         with self._lock:
             self._child = child
-        try:
-            while True:
-                message = self._next_message(child)
-                if self._closed.is_set():
-                    child.kill()
-                    raise CannotStart("told to end before it was ready")
-                if isinstance(message, messages.Ready):
-                    return message.residents
-                if isinstance(message, messages.StartFailed):
-                    raise CannotStart(message.reason, message.trace)
-                self._handle(child, message)
-        except ChildEnded:
-            raise CannotStart(why_not_ready(self._reap(child))) from None
-        except CannotStart:
-            self._reap(child)
-            raise
-
-    def _reap(self, child: Child) -> str:
-        """How it ended; nobody can kill it any more."""
-        with self._lock:
-            self._child = None
-        return child.reap()
-
-    def _serve(self) -> None:
-        """Send runs to the child and read its messages, until it has ended."""
-        child = self._child
-        assert child is not None
         self._kill_at = None
         try:
-            while True:
-                if self._closed.is_set() and self.run is not None:  # the worker has given it back
+            while not isinstance(child.started, messages.StartFailed):
+                # What it is in, the worker has given back.
+                if self._closed.is_set() and (child.started is None or self.run is not None):
                     child.kill()
-                    return
-                self._send_messages(child)
+                    break
+                if child.started is not None:
+                    self._send_messages(child)
                 self._handle(child, self._next_message(child))
-        except ChildEnded:
+        except EOFError:
             pass  # `_after_exit` finds out how it ended, and what that costs
         finally:
-            self._after_exit(child)
+            how = self._after_exit(child)
+        if child.started is None:
+            return messages.StartFailed(why_not_ready(how))
+        return child.started if isinstance(child.started, messages.StartFailed) else None
 
     def _next_message(self, child: Child) -> messages.ToParent | None:
-        """The child's next message, or None if time is up or it was woken; raises `ChildEnded`."""
+        """The child's next message; None: time is up, or it was woken. Raises `EOFError` at its end."""
         ready = wait([child.incoming, child.process.sentinel, self._wake_signal], _LOOK_SECONDS)
         if self._wake_signal in ready:
             with self._lock:
@@ -196,7 +162,7 @@ class ChildSupervisor:
         if child.incoming in ready:
             return child.receive()
         if not child.process.is_alive():  # its pipe may still be open: what it forked holds the other end
-            raise ChildEnded
+            raise EOFError
         return None
 
     # -- messages to the child ---------------------------------------------------------------------
@@ -245,7 +211,14 @@ class ChildSupervisor:
 
     def _handle(self, child: Child, message: messages.ToParent | None) -> None:
         run = self.run
-        if isinstance(message, messages.LogRecord):
+        if isinstance(message, messages.StartFailed):
+            child.started = message
+        elif isinstance(message, messages.Ready):
+            child.started = message
+            self.failing = 0
+            if not self.ready.done():
+                self.ready.set_result(message)
+        elif isinstance(message, messages.LogRecord):
             token = current.set(run.context if run is not None and message.of_run else None)
             with suppress(Exception):  # of somebody's filter: no reason to stop
                 log_forwarding.receive(message.record)
@@ -256,8 +229,6 @@ class ChildSupervisor:
         elif run is None:
             return
         elif isinstance(message, messages.RunEnded):
-            if message.report is not None:
-                run.context.add_report(message.report)
             self._end_run(run, message.outcome)
         elif isinstance(message, messages.Reported):
             run.context.add_report(message.report)
@@ -273,13 +244,16 @@ class ChildSupervisor:
 
     # -- when the child has ended --------------------------------------------------------------------
 
-    def _after_exit(self, child: Child) -> None:
-        """Read what the child sent before it died, and charge the run that it was in."""
-        with suppress(ChildEnded, OSError):  # everything was read
+    def _after_exit(self, child: Child) -> str:
+        """Read what the child sent before it died, and charge its run; returns how it ended."""
+        with suppress(EOFError, OSError):  # everything was read
             while child.incoming.poll(0):
                 self._handle(child, child.receive())
-        how = self._reap(child)
+        with self._lock:
+            self._child = None  # nobody can kill it any more
+        how = child.reap()
         if (run := self.run) is not None:
             asked, lost = run.context.cancelled, run.context.lost
             outcome = ended(run.claim, Event.CHILD_DIED, run.retry, how, cancel_requested=asked, lost=lost)
             self._end_run(run, outcome if run.settled else finished(run.context, outcome))
+        return how

@@ -68,14 +68,13 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
     """This child cannot run anything."""
 
     reason: str
-    trace: str
+    trace: str = ""
 
 
 class RunEnded(msgspec.Struct, tag=True, frozen=True):
-    """What the run came to, with its last report."""
+    """What the run came to; its last report went before."""
 
     outcome: Outcome
-    report: Report | None
 
 
 class Reported(msgspec.Struct, tag=True, frozen=True):

@@ -22,9 +22,9 @@ from rowlock.pools.base import Run, Runs
 from rowlock.pools.process.child_supervisor import (
     SHUTDOWN_SECONDS,
     START_ATTEMPTS,
-    CannotStart,
     ChildSupervisor,
 )
+from rowlock.pools.process.messages import StartFailed
 from rowlock.pools.process.spawn import plan_for
 from rowlock.workload import App, Workload
 
@@ -75,12 +75,13 @@ class ProcessPool:
         for supervisor in self._supervisors:
             supervisor.start(plan)
         for ready in as_completed([supervisor.ready for supervisor in self._supervisors]):
-            if isinstance(error := ready.exception(), CannotStart):
-                if error.trace:
-                    log.error("a child process cannot work for %s:\n%s", plan.app, error.trace)
+            said = ready.result()
+            if isinstance(said, StartFailed):
+                if said.trace:
+                    log.error("a child process cannot work for %s:\n%s", plan.app, said.trace)
                 hint = _OPENED_AT_IMPORT if plan.database.startswith("duckdb:") else ""
-                raise ConfigurationError(f"a child process cannot work for {plan.app}: {error}{hint}")
-            self._residents.elsewhere.update(ready.result())
+                raise ConfigurationError(f"a child process cannot work for {plan.app}: {said.reason}{hint}")
+            self._residents.elsewhere.update(said.residents)
 
     def submit(self, runs: Sequence[Run]) -> None:
         self._waiting.extend(runs)

@@ -15,19 +15,18 @@ from types import ModuleType
 from typing import Any
 
 from rowlock.errors import ConfigurationError
-from rowlock.pools.process import child, log_forwarding
-from rowlock.pools.process.messages import ChildPlan, ToChild, ToParent, encode, for_parent
+from rowlock.pools.process import child, log_forwarding, messages
 from rowlock.workload import Workload
 
 _spawn = multiprocessing.get_context("spawn")
 _GUARD = 'keep what starts workers under `if __name__ == "__main__":`'
 
 
-def plan_for(app: Any, workload: Workload, tasks: list[str]) -> ChildPlan:
+def plan_for(app: Any, workload: Workload, tasks: list[str]) -> messages.ChildPlan:
     """What children have to know to run these tasks of the workload."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigurationError(f"this script is imported by a child process of its own worker: {_GUARD}")
-    return ChildPlan(
+    return messages.ChildPlan(
         app=app._imported_as or address_of(app),
         consumer=workload.consumer,
         tasks=tasks,
@@ -71,16 +70,13 @@ def _importable(main: ModuleType) -> str:
     return "__main__"
 
 
-class ChildEnded(Exception):
-    """The child's pipe is at its end."""
-
-
 class Child:
     """One child process, as its parent sees it."""
 
     served = 0  # runs that it was given
+    started: messages.Ready | messages.StartFailed | None = None  # what it has said about its start
 
-    def __init__(self, plan: ChildPlan, name: str) -> None:
+    def __init__(self, plan: messages.ChildPlan, name: str) -> None:
         self.incoming: Connection
         self.incoming, out = _spawn.Pipe(duplex=False)
         into, self._outgoing = _spawn.Pipe(duplex=False)
@@ -92,17 +88,17 @@ class Child:
             into.close()
             out.close()
 
-    def send(self, message: ToChild) -> None:
+    def send(self, message: messages.ToChild) -> None:
         """Send; if it has just ended, whoever reads from it will notice."""
         with suppress(OSError):
-            self._outgoing.send_bytes(encode(message))
+            self._outgoing.send_bytes(messages.encode(message))
 
-    def receive(self) -> ToParent:
-        """The next message; raises `ChildEnded`."""
+    def receive(self) -> messages.ToParent:
+        """The next message; raises `EOFError` at the end of its pipe."""
         try:
-            return for_parent.decode(self.incoming.recv_bytes())
-        except (EOFError, OSError):
-            raise ChildEnded from None
+            return messages.for_parent.decode(self.incoming.recv_bytes())
+        except OSError:
+            raise EOFError from None
 
     def kill(self) -> None:
         """End it at once."""
