@@ -63,7 +63,7 @@ class Refusals:
             if len(self._dropped) > _MOST_REMEMBERED:
                 self._dropped.clear()
             self._dropped.add(key)
-            (title,) = self.titles([key])
+            (title,) = self.source.titles([key])
             log.warning("%s: the database refused its progress or log lines: %s", title, error.said)
 
     def write_apart(
@@ -116,12 +116,7 @@ class Refusals:
             )
 
     def _title(self, outcome: Outcome) -> str:
-        return outcome.title if outcome.task else self.titles([key_of(outcome)])[0]
-
-    def titles(self, held: Sequence[ClaimKey]) -> list[str]:
-        """How these claims are called in log lines, while they are there."""
-        with self._database.read() as db:
-            return self.source.titles(db, held)
+        return outcome.title if outcome.task else self.source.titles([key_of(outcome)])[0]
 
 
 def key_of(outcome: Outcome) -> ClaimKey:
