@@ -98,8 +98,7 @@ class Exchanges:
             if not (asked.outcomes or got.claims):
                 raise
             return got
-        last = got.last_queue if got.claims else more.last_queue
-        return ExchangeResult(got.claims + more.claims, got.lost, last)
+        return ExchangeResult(got.claims + more.claims, got.lost)
 
     def _in_transaction(self, asked: Exchange) -> ExchangeResult:
         """All of it or nothing, in one transaction."""
@@ -123,9 +122,8 @@ class Exchanges:
             self._leave_trace(tx, asked, not_written, claims)
         if claims:
             self._database.got_up(worker)
-        last = claims[-1].queue if claims else request.after if request else ""
         again = source.look_again_in(worker, request) if request else math.inf
-        return ExchangeResult(claims, lost, last, look_again_in=again)
+        return ExchangeResult(claims, lost, look_again_in=again)
 
     def _has_work(self, asked: Exchange) -> bool:
         return asked.request is not None and self._source.has_work(asked.worker, asked.request, asked.now)
@@ -190,7 +188,6 @@ class Exchanges:
         return ExchangeResult(
             claims=claimed.claims,
             lost=[whole for whole, each in by_run if all(one.lost for one in each)],
-            last_queue=claimed.last_queue,
             # A run of several rows has failed if all of them were refused.
             refused=[
                 msgspec.structs.replace(each[0].outcome, id=whole.id, claim=whole.claim)
@@ -227,8 +224,7 @@ class Exchanges:
             self._refusals.keep(asked.worker, outcome, error, asked.now)
         if claims:
             self._database.got_up(asked.worker)
-        last = claims[-1].queue if claims else ""
-        return ExchangeResult(claims, last_queue=last, unwritable=[key_of(one) for one, _ in refused])
+        return ExchangeResult(claims, unwritable=[key_of(one) for one, _ in refused])
 
 
 def _only(asked: Exchange, **parts: Any) -> Exchange:
