@@ -348,11 +348,15 @@ class ExchangeResult(msgspec.Struct, frozen=True):
 
     claims: list[Claim] = []
     lost: list[Outcome] = []
-    last_queue: str = ""
     refused: list[Outcome] = []  # by the database: as the failures that they have become
     unwritable: list[ClaimKey] = []  # claims that stay as they are: the database refuses their failure, too
     was_split: bool = False  # something was refused, and the rest was written by itself
     look_again_in: float = math.inf  # seconds; another claim may find more then, though nobody tells
+
+    @property
+    def last_queue(self) -> str:
+        """The queue after which the next claim begins its turn; empty if nothing was claimed."""
+        return self.claims[-1].queue if self.claims else ""
 
 
 class HistoryEntry(Record, frozen=True, kw_only=True):

@@ -222,9 +222,10 @@ class ConsumerSource:
         if form.holds:
             tx.each("progress_of_row", values)
 
-    def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
+    def titles(self, held: Sequence[ClaimKey]) -> list[str]:
         claims = [claim for _, claim in held]
-        keys = dict(self.on(db).rows("rows_of", ids=json_text(claims)))
+        with self.read() as db:
+            keys = dict(db.rows("rows_of", ids=json_text(claims)))
         rows = [f"row {key_text(keys[one])}" if one in keys else f"lost claim {one}" for one in claims]
         return [f"consumer {self.consumer.name}, {row}" for row in rows]
 

@@ -140,7 +140,7 @@ class Source(Protocol):
         """The claims of this worker: (id, claim, whether somebody asked to cancel it)."""
         ...
 
-    def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
+    def titles(self, held: Sequence[ClaimKey]) -> list[str]:
         """How these claims are called in log lines."""
         ...
 

@@ -31,7 +31,7 @@ from rowlock.stores.duckdb.turns import Turns
 from rowlock.stores.duckdb.wake import FileWake, Hints
 from rowlock.stores.sql import statements as queries
 from rowlock.stores.sql.copying import CopySide, refuse_moved
-from rowlock.stores.sql.database import Database, F
+from rowlock.stores.sql.database import Database, F, size_of
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.session import Session
 from rowlock.stores.sql.store import Store
@@ -210,9 +210,6 @@ class DuckdbDatabase(Database):
     # -- producing and finishing -----------------------------------------------------------------
 
     def insert(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Inserted]:
-        return self.retried(self._insert)(jobs, now)
-
-    def _insert(self, jobs: Sequence[NewJob], now: float | None) -> list[Inserted]:
         with self.write(now) as tx:
             if len(jobs) == 1 and jobs[0].unique_key is None:
                 ((id, created),) = tx.rows("insert_one", **msgspec.structs.asdict(jobs[0]))
@@ -251,8 +248,8 @@ class DuckdbDatabase(Database):
             "long_turn": self.access.long_turn(),
             "clashes": self.clashes,
             "server_version": duckdb.__version__,
-            "bytes": _size_of(self.access.path),
-            "wal_bytes": _size_of(f"{self.access.path}.wal"),
+            "bytes": size_of(self.access.path),
+            "wal_bytes": size_of(f"{self.access.path}.wal"),
         }
 
     def backup(self, target: str) -> int:
@@ -260,10 +257,3 @@ class DuckdbDatabase(Database):
             "DuckDB files are copied by DuckDB itself: `ATTACH 'copy.duckdb' AS copy; COPY FROM DATABASE "
             "data TO copy`"
         )
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

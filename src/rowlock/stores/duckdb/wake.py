@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Hashable
 
-from rowlock.stores.base import Bell, Wake, rung
-
-_LOOK_EVERY, _LOOK_EVERY_IDLE = 0.02, 0.05  # seconds; a look takes 5 us
+from rowlock.stores.base import Bell, LookingWake
 
 
 def look_at(path: str) -> Hashable:
@@ -51,13 +48,12 @@ class Hints:
             wake.tell()
 
 
-class FileWake(Wake):
-    """Waits for a commit."""
+class FileWake(LookingWake):
+    """Waits for a commit: told of it, or looking."""
 
     def __init__(self, change: Callable[[], Hashable], ring: Callable[[], None]) -> None:
-        self._change = change
+        super().__init__(change)
         self._ring = ring
-        self._seen: Hashable = None
         self._is_waiting = False
 
     def tell(self) -> None:
@@ -65,22 +61,12 @@ class FileWake(Wake):
         if self._is_waiting:
             self._ring()
 
-    def before_claim(self, idle: bool) -> None:
-        """Note where we are: what is committed after this ends the wait."""
-        if self._seen is None or idle:
-            self._seen = self._change()
-
     def wait(self, bell: Bell, seconds: float, lively: bool) -> bool:
         """Wait until the bell rings (True), somebody commits, or time is up."""
-        deadline = time.monotonic() + seconds
-        look = _LOOK_EVERY if lively else _LOOK_EVERY_IDLE
         self._is_waiting = True
         try:
-            while (left := deadline - time.monotonic()) > 0:
-                if self._change() != self._seen:
-                    return False
-                if rung(bell, min(left, look)):
-                    return True
-            return False
+            if self._change() != self._seen:  # before it could be told
+                return False
+            return super().wait(bell, seconds, lively)
         finally:
             self._is_waiting = False

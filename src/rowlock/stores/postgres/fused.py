@@ -78,8 +78,7 @@ class FusedExchange:
         if said.claims:
             # The statement has cleared the flag in its row that says it sleeps.
             self._database.sleepers.get_up(asked.worker, is_told=True)
-        last = said.claims[-1].queue if said.claims else request.after if request else ""
-        got = ExchangeResult(self._in_time(asked, said.claims), said.lost, last)
+        got = ExchangeResult(self._in_time(asked, said.claims), said.lost)
         return got, self._rest(asked, many, said)
 
     def _rest(self, asked: Exchange, many: bool, said: Answer) -> Exchange | None:

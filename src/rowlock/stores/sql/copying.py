@@ -56,7 +56,10 @@ class CopySide(ABC):
     def __init__(self, store: Store) -> None:
         self.store = store
         own = (store.database.package, "copying.sql")
-        self._statements = store.database.statements(_SHARED, own, words={"keys": self._keys})
+        words = {
+            f"{table}_columns": ", ".join(f'"{name}"' for name in names) for table, names in COLUMNS.items()
+        }
+        self._statements = store.database.statements(_SHARED, own, words={**words, "keys": self._keys})
 
     @property
     @abstractmethod

@@ -1,9 +1,5 @@
 -- What `rowlock copy` reads and writes, on whichever side. Times leave as Unix seconds and JSON as text.
-
--- fragment: jobs_columns
-task, queue, priority, state, claim, failures, max_attempts, isolate, deaths, created_at, run_at, due_at, expires_at,
-claimed_at, claimed_by, started_at, finished_at, cancel_requested_at, unique_key, unique_until, args, result, error,
-error_kind, meta
+-- {jobs_columns} and the like are those of `COLUMNS` in `copying.py`.
 
 -- fragment: finished
 state IN ('completed', 'failed', 'cancelled')
@@ -24,20 +20,19 @@ SELECT j.id, length(CAST(j.args AS text)) + coalesce(length(CAST(j.result AS tex
 FROM rowlock_jobs j WHERE j.id IN ({ids})
 
 -- name: copy_jobs
-SELECT id, position, {jobs_columns} FROM rowlock_jobs WHERE id IN ({ids}) ORDER BY id
+SELECT {jobs_columns} FROM rowlock_jobs WHERE id IN ({ids}) ORDER BY id
 
 -- name: copy_history
-SELECT job_id, claim, event, "at", worker, started_at, error, error_kind
-FROM rowlock_history WHERE job_id IN ({ids}) ORDER BY id
+SELECT {history_columns} FROM rowlock_history WHERE job_id IN ({ids}) ORDER BY id
 
 -- name: copy_logs
-SELECT job_id, claim, "at", message, fields FROM rowlock_logs WHERE job_id IN ({ids}) ORDER BY id
+SELECT {logs_columns} FROM rowlock_logs WHERE job_id IN ({ids}) ORDER BY id
 
 -- name: copy_progress
-SELECT job_id, claim, done, total, note, "at" FROM rowlock_progress WHERE job_id IN ({ids})
+SELECT {progress_columns} FROM rowlock_progress WHERE job_id IN ({ids})
 
 -- name: copy_queues
-SELECT name, paused_at, paused_until, strategy FROM rowlock_queues
+SELECT {queues_columns} FROM rowlock_queues
 
 -- name: delete_jobs
 DELETE FROM rowlock_jobs WHERE id IN ({ids})

@@ -44,6 +44,14 @@ NOT_OUTERMOST = (
 )
 
 
+def size_of(path: str) -> int:
+    """The size of a file in bytes; 0 if it is not there."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 class _Undone(Exception):
     """Ends a transaction of which nothing is kept."""
 

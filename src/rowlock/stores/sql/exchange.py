@@ -6,7 +6,8 @@ Reports come first, then outcomes, minutes and claims; what the database refuses
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -97,8 +98,7 @@ class Exchanges:
             if not (asked.outcomes or got.claims):
                 raise
             return got
-        last = got.last_queue if got.claims else more.last_queue
-        return ExchangeResult(got.claims + more.claims, got.lost, last)
+        return ExchangeResult(got.claims + more.claims, got.lost)
 
     def _in_transaction(self, asked: Exchange) -> ExchangeResult:
         """All of it or nothing, in one transaction."""
@@ -122,9 +122,8 @@ class Exchanges:
             self._leave_trace(tx, asked, not_written, claims)
         if claims:
             self._database.got_up(worker)
-        last = claims[-1].queue if claims else request.after if request else ""
         again = source.look_again_in(worker, request) if request else math.inf
-        return ExchangeResult(claims, lost, last, look_again_in=again)
+        return ExchangeResult(claims, lost, look_again_in=again)
 
     def _has_work(self, asked: Exchange) -> bool:
         return asked.request is not None and self._source.has_work(asked.worker, asked.request, asked.now)
@@ -142,12 +141,11 @@ class Exchanges:
     def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost.
 
-        A worker's jobs are taken from it as it is declared dead; a user's rows later, by rescue, which
-        decides what they cost: until then such a worker gives none back.
+        The claims of a worker that was declared dead are taken back by rescue, which decides what they cost:
+        until then it gives none back.
         """
         released = [one for one in asked.outcomes if one.ending is Ending.RELEASED]
-        rows = not self._source.is_jobs
-        if released and rows and tx.row("worker_lives", worker=asked.worker) is None:
+        if released and tx.row("worker_lives", worker=asked.worker) is None:
             others = [one for one in asked.outcomes if one.ending is not Ending.RELEASED]
             return [*released, *self._source.finish(tx, asked.worker, others)]
         return self._source.finish(tx, asked.worker, asked.outcomes)
@@ -183,19 +181,20 @@ class Exchanges:
         if asked.minutes:
             self._with_retries(_only(asked, minutes=asked.minutes))
         claimed = self._claim_after(asked) if asked.request or asked.start else ExchangeResult()
-        lost = {key_of(one) for one in written.lost}
-        refused = {key_of(one): one for one in written.refused}
+        rest = iter(written)
+        by_run = [
+            (whole, list(islice(rest, len(each)))) for whole, each in zip(asked.outcomes, parts, strict=True)
+        ]
         return ExchangeResult(
             claims=claimed.claims,
-            lost=[whole for whole, each in zip(asked.outcomes, parts, strict=True) if _all_in(each, lost)],
-            last_queue=claimed.last_queue,
+            lost=[whole for whole, each in by_run if all(one.lost for one in each)],
             # A run of several rows has failed if all of them were refused.
             refused=[
-                msgspec.structs.replace(refused[key_of(each[0])], id=whole.id, claim=whole.claim)
-                for whole, each in zip(asked.outcomes, parts, strict=True)
-                if _all_in(each, refused)
+                msgspec.structs.replace(each[0].outcome, id=whole.id, claim=whole.claim)
+                for whole, each in by_run
+                if all(one.refused for one in each)
             ],
-            unwritable=[*written.unwritable, *claimed.unwritable],
+            unwritable=[key_of(one.outcome) for one in written if one.unwritable] + claimed.unwritable,
             was_split=True,
         )
 
@@ -225,14 +224,9 @@ class Exchanges:
             self._refusals.keep(asked.worker, outcome, error, asked.now)
         if claims:
             self._database.got_up(asked.worker)
-        last = claims[-1].queue if claims else ""
-        return ExchangeResult(claims, last_queue=last, unwritable=[key_of(one) for one, _ in refused])
+        return ExchangeResult(claims, unwritable=[key_of(one) for one, _ in refused])
 
 
 def _only(asked: Exchange, **parts: Any) -> Exchange:
     """An exchange of the same worker, of these parts alone."""
     return Exchange(worker=asked.worker, now=asked.now, **parts)
-
-
-def _all_in(outcomes: Sequence[Outcome], keys: Container[ClaimKey]) -> bool:
-    return all(key_of(one) in keys for one in outcomes)

@@ -148,7 +148,7 @@ class JobSource:
     def held(self, db: Session, worker: str) -> list[tuple[int, int, bool]]:
         return [(job, claim, bool(cancelled)) for job, claim, cancelled in db.rows("held", worker=worker)]
 
-    def titles(self, db: Session, held: Sequence[ClaimKey]) -> list[str]:
+    def titles(self, held: Sequence[ClaimKey]) -> list[str]:
         return [f"job {job}" for job, _ in held]
 
     left_by = staticmethod(finishing.left_by)

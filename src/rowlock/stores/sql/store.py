@@ -34,7 +34,7 @@ class Store:
 
         self.open, self.close = database.open, database.close
         self.ddl, self.upgrade = database.ddl, database.upgrade
-        self.insert, self.install_id = database.insert, database.install_id
+        self.insert, self.install_id = with_retries(database.insert), database.install_id
         self.checkpoint, self.backup, self.wake = database.checkpoint, database.backup, database.wake
         self.transaction, self.commit_on = database.transaction, database.commit_on
 
@@ -45,7 +45,7 @@ class Store:
         exchanges = Exchanges(database, self.source, refusals)
         self.exchange, self.held = exchanges.exchange, exchanges.held
         self.hand_over, self.start = exchanges.hand_over, exchanges.start
-        self.report, self.titles = with_retries(refusals.report), refusals.titles
+        self.report, self.titles = with_retries(refusals.report), self.source.titles
 
         # Whoever rescues takes back jobs, too: a worker of rows may be the only one left.
         others = [] if self.source.is_jobs else [Refusals(database, jobs)]

@@ -50,11 +50,8 @@ class Workers:
                 suffix += 1
                 values["worker"] = f"{worker.id}.{suffix}"
         # After the commit: whoever gives such a job back from now on sees that this worker knows its task.
-        with self._database.read(now) as db:
-            were_put_off = bool(db.rows("put_off_jobs", most=1, **chosen))
-        if were_put_off:
-            with self._database.write(now) as tx:
-                self._offer(tx, chosen)
+        with self._database.write(now) as tx:
+            self._offer(tx, chosen)
         return str(values["worker"])
 
     def know(

@@ -17,8 +17,9 @@ from urllib.parse import quote
 from rowlock.codec import json_text
 from rowlock.errors import DiskTrouble, StoreError, StoreMoved, StoreUnusable
 from rowlock.job import Inserted, NewJob, Outcome
+from rowlock.stores.base import LookingWake, Wake
 from rowlock.stores.sql.copying import MOVED, CopySide
-from rowlock.stores.sql.database import Database
+from rowlock.stores.sql.database import Database, size_of
 from rowlock.stores.sql.inserting import insert as insert_by_key
 from rowlock.stores.sql.schema_versions import facts_in, single_statements
 from rowlock.stores.sql.session import Session
@@ -33,8 +34,7 @@ from rowlock.stores.sqlite.faults import explain, is_moved
 from rowlock.stores.sqlite.inserting import insert, last_number
 from rowlock.stores.sqlite.session import SqliteSession
 from rowlock.stores.sqlite.transaction import SqliteTransaction
-from rowlock.stores.sqlite.wake import DataVersionWake
-from rowlock.stores.sqlite.wal_checkpoints import Checkpoints, size_of
+from rowlock.stores.sqlite.wal_checkpoints import Checkpoints
 
 log = logging.getLogger("rowlock.sqlite")
 
@@ -214,8 +214,8 @@ class SqliteDatabase(Database):
 
     # -- what SQLite has to be asked for ---------------------------------------------------------
 
-    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> DataVersionWake:
-        return DataVersionWake(self._change)
+    def wake(self, worker: Callable[[], str], ring: Callable[[], None]) -> Wake:
+        return LookingWake(self._change)
 
     def _change(self) -> int:
         """A number that is different once somebody has committed since the last look."""

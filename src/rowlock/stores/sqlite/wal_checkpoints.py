@@ -8,10 +8,10 @@ log's size is asked of the file system: opening it here would break SQLite's loc
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 import time
 
+from rowlock.stores.sql.database import size_of
 from rowlock.stores.sqlite.connections import SAFE_AUTOCHECKPOINT, Connections
 
 _SMALL = 4 * 1024 * 1024  # what SQLite's own default of 1,000 pages comes to
@@ -145,11 +145,3 @@ class Checkpoints:
 def _excess(size: int) -> float:
     """How far the log is on its way from large (0) to too large (1)."""
     return min(1.0, max(0.0, (size - _LARGE) / (_TOO_LARGE - _LARGE)))
-
-
-def size_of(path: str) -> int:
-    """The size of a file in bytes; 0 if it is not there."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
