@@ -172,14 +172,14 @@ class RowClaiming:
     def _claim(self, worker: str, batch: list[Any], claimed_before: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
         claim, key, failures, isolate, claimed_at, budget, *_ = batch[0]
-        columns = self._table().columns
-        values = [columns.loaded(tuple(row[self._first_column :])) for row in batch]
+        table = self._table()
+        values = [table.loaded(row[self._first_column :]) for row in batch]
         return Claim(
             id=claim,
             claim=claim,
             task=self._consumer.name,
             queue=self._consumer.queue,
-            args_json=to_text(columns.given, values),
+            args_json=to_text(table.given, values),
             priority=0,
             failures=failures,
             max_attempts=own_budget(budget) or self._consumer.retry.max_attempts,

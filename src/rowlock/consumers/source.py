@@ -303,7 +303,7 @@ class ConsumerSource:
     def ended_condition(self, failed_too: bool) -> str:
         """The SQL condition on a row of the table that this consumer is done with it, or has failed on it."""
         ended = "({row_done} OR {row_failed})" if failed_too else "({row_done})"
-        return self.table.condition(ended).replace("%", self.table.columns.dialect.percent)
+        return self.table.condition(ended).replace("%", self.table.dialect.percent)
 
     def record(self, exact: bool = False) -> ConsumerRecord:
         """Its counts, for front ends; `exact` also counts done rows, which reads the whole table."""
