@@ -101,7 +101,7 @@ def _explain_writes(table: Table, db: Session) -> None:
     """Let the database explain the statements that change the user's rows, which runs none of them."""
     form = table.consumer.form
     writes = ["mark"]
-    writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
+    writes += ["take_rows", "give_row_back", "progress_of_row"] if form.holds else []
     writes += ["clear_failed"] if form.shows_failures else []
     done = form.mark_values(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
     nobody = {"ids": "[]", "worker": "", "begins": 1, "charge": 0, "claim_number": 0}
