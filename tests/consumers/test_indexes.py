@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from rowlock import Flag, Rowlock, StoreError
-from rowlock.consumers import overview
+from rowlock.consumers import overview, trial
 from rowlock.consumers.row import Row
 from rowlock.consumers.table import Table
-from rowlock.consumers.trial import Trial
 from tests.consumers.lab import Lab, store_of
 
 CLOCK = {True: "path <= datetime('now')", False: "CAST(path AS timestamptz) <= now()"}
@@ -113,7 +112,7 @@ def test_a_clock_in_a_branch_that_no_row_takes_yet_is_left_out(lab: Lab) -> None
 def test_all_is_left_out_if_nothing_can_be_tried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.create()
     table = table_of(lab.app(), lab, "id > 1 AND path IS NOT NULL")
-    monkeypatch.setattr(Trial, "_copy", lambda _: ["SELECT 1 FROM nowhere"])
+    monkeypatch.setattr(trial, "_COPY", "SELECT 1 FROM nowhere")
     table.indexes.create()
     assert left_out(table) == ["id > 1", "path IS NOT NULL"]
     assert "nowhere" in table.indexes.left_out["id > 1"]

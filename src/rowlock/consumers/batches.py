@@ -7,26 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from rowlock.claim_outcomes import Answers, asked_by, decided, event_of, text_of
 from rowlock.codec import json_text
-from rowlock.consumers.row import Row
+from rowlock.consumers.row import Row, key_text, own_budget
 from rowlock.endings import Event, Facts
 from rowlock.errors import Fail, RetryLater
 from rowlock.job import Ending, Outcome
 from rowlock.retry import Retry
-
-
-class Member(NamedTuple):
-    """One row of a batch."""
-
-    claim: int
-    failures: int  # so far
-    row: str  # its key
-    budget: int | None  # its own max_attempts
 
 
 def answering_each(function: Callable[..., Any], retry: Retry, is_async: bool) -> Callable[..., Any]:
@@ -68,22 +59,23 @@ def _answer(value: Any, retry: Retry) -> list[Any]:
     return ["error", text_of(value), event_of(value), asked_by(value, retry)]
 
 
-def taken_apart(outcome: Outcome, members: Sequence[Member], retry: Retry) -> list[Outcome]:
-    """The outcome of each row of a batch, from the outcome of the whole run."""
-    each = [
-        msgspec.structs.replace(outcome, id=one.claim, claim=one.claim, single=True, row=one.row)
-        for one in members
-    ]
+def taken_apart(outcome: Outcome, members: Sequence[Any], retry: Retry) -> list[Outcome]:
+    """The outcome of each row of a batch: (claim, key, failures so far, its own max_attempts)."""
+    if outcome.single:
+        return [outcome]
     answers = [] if outcome.result is None else msgspec.json.decode(outcome.result)
     if outcome.ending is not Ending.COMPLETED or len(answers) != len(members):
-        return each
-    return [_answered(*one, retry) for one in zip(each, members, answers, strict=True)]
+        answers = [None] * len(members)  # they all come to the same
+    return [_answered(outcome, *one, retry) for one in zip(members, answers, strict=True)]
 
 
-def _answered(outcome: Outcome, member: Member, answer: list[Any], retry: Retry) -> Outcome:
-    plain = msgspec.structs.replace(outcome, result=None, pause=False)
+def _answered(batch: Outcome, member: Sequence[Any], answer: Any, retry: Retry) -> Outcome:
+    claim, key, failures, budget = member
+    outcome = msgspec.structs.replace(batch, id=claim, claim=claim, single=True, row=key_text(key))
+    if answer is None:
+        return outcome
     if answer[0] == "ok":
-        return msgspec.structs.replace(plain, result=json_text(answer[1]))
+        return msgspec.structs.replace(outcome, result=json_text(answer[1]), pause=False)
     _, said, event, asked = answer
-    facts = Facts(failures=member.failures, max_attempts=member.budget, **asked)
-    return decided(plain, Event(event), facts, retry, said)
+    facts = Facts(failures=failures, max_attempts=own_budget(budget), **asked)
+    return decided(outcome, Event(event), facts, retry, said)

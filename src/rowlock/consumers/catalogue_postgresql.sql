@@ -1,11 +1,12 @@
 -- What PostgreSQL's catalogue says about a user's table.
 
--- Name, type, whether it is in the primary key, whether it takes no NULL, and its type again. The last two also look
--- into a domain: whether that takes NULL, and the type (with its length) that it was made of.
+-- Name, type, whether it is in the primary key, whether it takes no NULL, its type again, and that type's category. The
+-- last three also look into a domain: whether that takes NULL, and the type (with its length) that it was made of.
 -- name: table_columns
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.indkey), false),
        a.attnotnull OR t.typnotnull,
-       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), greatest(a.atttypmod, t.typtypmod))
+       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), greatest(a.atttypmod, t.typtypmod)),
+       CAST(t.typcategory AS text)
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum

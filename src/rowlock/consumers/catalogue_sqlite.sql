@@ -1,8 +1,8 @@
 -- What SQLite's catalogue says about a user's table.
 
--- Name, type, its place in the primary key (or 0), whether it takes no NULL, and its type again.
+-- Name, type, its place in the primary key (or 0), whether it takes no NULL, its type again, and that it holds any value.
 -- name: table_columns
-SELECT name, type, pk, "notnull", type FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
+SELECT name, type, pk, "notnull", type, '*' FROM pragma_table_xinfo(:table, :schema) WHERE hidden <> 1
 
 -- Under which name everybody means this table, whatever case and schema it is spelled with.
 -- name: real_name

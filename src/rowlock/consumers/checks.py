@@ -5,13 +5,11 @@ Nothing is changed there; what does not fit is a `ConfigurationError` in words a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from rowlock.consumers.catalogue import Described
-from rowlock.consumers.columns import Columns
-from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.forms import Status
+from rowlock.consumers.column_times import typed
 from rowlock.errors import TRANSIENT, ConfigurationError, StoreError
 from rowlock.job import Ending, Outcome
 from rowlock.stores.sql.session import Session
@@ -20,10 +18,22 @@ if TYPE_CHECKING:
     from rowlock.consumers.table import Table
 
 
-def check_columns(consumer: Consumer, columns: Columns, found: Described) -> None:
+def refusal(attempt: Callable[[], object]) -> StoreError | None:
+    """What the database says against what is attempted; None: nothing."""
+    try:
+        attempt()
+    except TRANSIENT:  # a lost connection or a lock says nothing about the attempt
+        raise
+    except StoreError as error:
+        return error
+    return None
+
+
+def check_columns(table: Table) -> None:
     """Raise unless the columns are there, of a type that fits, and the key is unique."""
-    place, types, who = ".".join(consumer.table), columns.types, consumer.title
-    if columns.dialect.only_status and not isinstance(consumer.form, Status):
+    consumer, types, dialect = table.consumer, table.types, table.database.dialect
+    place, who, form = ".".join(consumer.table), consumer.title, consumer.form
+    if dialect not in form.column_types:
         raise ConfigurationError(
             f"{who}: state= and flag= are not for DuckDB: use status=Status(...), a column with a word for "
             "each state"
@@ -35,46 +45,50 @@ def check_columns(consumer: Consumer, columns: Columns, found: Described) -> Non
             raise ConfigurationError(
                 f"{who}: {what}={name!r}, but {place} has no such column; it has: {', '.join(types)}"
             )
-    if consumer.key not in found.unique:
+    if consumer.key not in table.unique:
         raise ConfigurationError(
             f"{who}: key={consumer.key!r} is not unique in {place}: name its primary key, or a column with a "
             "unique index of its own"
         )
-    if consumer.due_at is not None and columns.due_time is None:
+    if consumer.due_at is not None and table.due_time is None:
         raise ConfigurationError(
             f"{who}: due_at={consumer.due_at!r} is of type {types[consumer.due_at]} "
             f"in {place}, which is no time; it must be a timestamp, a date, or a number (Unix seconds)"
         )
-    refusal = consumer.form.refusal(types, columns.dialect)
-    if refusal is not None:
-        raise ConfigurationError(f"{who}: in {place}, {refusal}")
+    pattern, wanted = form.column_types[dialect]
+    kind, (option, *_) = types[form.column], form.columns
+    if not typed(pattern)(kind):
+        raise ConfigurationError(
+            f"{who}: in {place}, {option}={form.column!r} is of type {kind or 'ANY'}; it must be {wanted}"
+        )
 
 
 def rehearse(table: Table) -> None:
     """Try the statements of a consumer on its table, which changes nothing; raise if one does not work."""
-    consumer, database, statements = table.consumer, table.database, table.statements
+    consumer, statements = table.consumer, table.statements
     if consumer.form.words:
         _try_words(table)
-    what = str(consumer.form)
-    try:
-        with database.read() as db:
+    what = form = str(consumer.form)
+
+    def attempt() -> None:
+        nonlocal what
+        with table.database.read() as db:
             tx = db.using(statements)
             tx.rows("try_form")
             what = f"where={consumer.where!r}"
             tx.rows("try_where")
             tx.rows("try_condition")
-            what = str(consumer.form)
+            what = form
             _explain_writes(table, db)
-    except TRANSIENT:  # a lost connection or a lock says nothing about the consumer
-        raise
-    except StoreError as error:
+
+    if error := refusal(attempt):
         # In the database's words: rowlock's own are about the queue's tables ("run `rowlock upgrade`").
         said = " ".join(str(error.__cause__ or error).split())
         raise ConfigurationError(
             f"{consumer.title}: its {what} does not work on {'.'.join(consumer.table)}: {said}"
         ) from error
     if consumer.due_at is not None and "not_a_time" in statements:
-        with database.read() as db:
+        with table.database.read() as db:
             wrong = db.using(statements).rows("not_a_time")
         if wrong:
             raise ConfigurationError(
@@ -87,12 +101,12 @@ def _explain_writes(table: Table, db: Session) -> None:
     """Let the database explain the statements that change the user's rows, which runs none of them."""
     form = table.consumer.form
     writes = ["mark"]
-    writes += ["take_rows", "give_rows_back", "progress_of_row"] if form.holds else []
+    writes += ["take_rows", "give_row_back", "progress_of_row"] if form.holds else []
     writes += ["clear_failed"] if form.shows_failures else []
     done = form.mark_values(Outcome(id=0, claim=0, ending=Ending.COMPLETED, result="true"), 0) or {}
     nobody = {"ids": "[]", "worker": "", "begins": 1, "charge": 0, "claim_number": 0}
     for name in writes:
-        plan = {name: table.columns.dialect.explain + table.statements[name]}
+        plan = {name: table.dialect.explain + table.statements[name]}
         db.using(plan).rows(
             name, **{**nobody, "row_key": None, "error": None, **form.progress_values(1.0, 2.0), **done}
         )
@@ -100,19 +114,21 @@ def _explain_writes(table: Table, db: Session) -> None:
 
 def _try_words(table: Table) -> None:
     """Raise if two words are the same value in the column; only the database knows its type."""
-    who, form = table.consumer.title, table.consumer.form
-    kind = table.columns.types[form.column]
+    who, form, statements = table.consumer.title, table.consumer.form, table.statements
+    kind = table.types[form.column]
     place = f"{'.'.join(table.consumer.table)}.{form.column}, which is of type {kind or 'ANY'}"
     written = {f"{name}={word!r}": word for name, word in form.words.items()}
     said = ""
-    try:
+
+    def attempt() -> None:
+        nonlocal said
         with table.database.undone() as db:
-            tx = db.using(table.statements)
-            if "make_words" in table.statements:
+            tx = db.using(statements)
+            if "make_words" in statements:
                 tx.run("make_words")
             for said, word in written.items():
                 ((kept,),) = tx.rows("try_word", word=word)
-                if table.columns.dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
+                if table.dialect.cuts(kind) and kept.rstrip() != str(word).rstrip():
                     raise ConfigurationError(
                         f"{who}: Status({said}) does not fit into {place}: it would be cut to {kept!r}"
                     )
@@ -123,9 +139,8 @@ def _try_words(table: Table) -> None:
                         f"{who}: Status({said}): these are one value in {place}; choose words that "
                         "differ there"
                     )
-    except TRANSIENT:
-        raise
-    except StoreError as error:
+
+    if error := refusal(attempt):
         labels = _labels(table)
         reason = f"that is an enumeration, and it has: {labels}" if labels else str(error)
         raise ConfigurationError(f"{who}: Status({said}) does not work in {place}: {reason}") from error
@@ -136,6 +151,6 @@ def _labels(table: Table) -> str | None:
     if "labels" not in table.statements:
         return None
     with table.database.read() as db:
-        place = {"table": table.catalogue.table, "name": table.consumer.form.column}
+        place = {"table": table.catalogue_name, "name": table.consumer.form.column}
         ((labels,),) = db.using(table.statements).rows("labels", **place)
     return None if labels is None else str(labels)

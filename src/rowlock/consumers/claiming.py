@@ -6,14 +6,13 @@ Inside the caller's transaction; how rows are locked and claimed is in each data
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from rowlock.codec import json_text
-from rowlock.consumers.consumer import Consumer
 from rowlock.consumers.row import key_text, own_budget, to_text
 from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION
@@ -28,9 +27,9 @@ _MOST_ROWS = 2_000  # in one exchange
 class RowClaiming:
     """The claims of one consumer; it remembers the position of the last row that it claimed."""
 
-    def __init__(self, consumer: Consumer, table: Callable[[], Table]) -> None:
-        self._consumer = consumer
+    def __init__(self, table: Table) -> None:
         self._table = table
+        self._consumer = table.consumer
         self._mark: dict[str, Any] | None = None  # the position of the last row that was claimed
         self._strategy = ""  # the strategy by which that row was claimed
         self.sweep_at = 0.0  # when to scan from the first row on again
@@ -125,7 +124,7 @@ class RowClaiming:
         least, most = isolate
         taken = []
         for (claim,) in tx.rows("pick_returned", count=count, isolate_least=least, isolate_most=most):
-            if "draw_claim" in self._table().statements:
+            if "draw_claim" in self._table.statements:
                 tx.run("draw_claim")
             taken += [row[0] for row in tx.rows("retake", claim_number=claim, **holder)]
         return taken
@@ -172,14 +171,13 @@ class RowClaiming:
     def _claim(self, worker: str, batch: list[Any], claimed_before: bool) -> Claim:
         """One claim for these rows, under the number of the first."""
         claim, key, failures, isolate, claimed_at, budget, *_ = batch[0]
-        columns = self._table().columns
-        values = [columns.loaded(tuple(row[self._first_column :])) for row in batch]
+        values = [self._table.loaded(row[self._first_column :]) for row in batch]
         return Claim(
             id=claim,
             claim=claim,
             task=self._consumer.name,
             queue=self._consumer.queue,
-            args_json=to_text(columns.given, values),
+            args_json=to_text(self._table.given, values),
             priority=0,
             failures=failures,
             max_attempts=own_budget(budget) or self._consumer.retry.max_attempts,

@@ -23,12 +23,6 @@ def _json(text: str) -> Any:
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One database."""
 
-    only_status: bool = False  # the other forms are not for this database
-    state_type: Fits = typed("(?!)")
-    wanted_state: str = "no type"
-    boolean: Fits
-    flag_type: Fits = typed("(?!)")
-    wanted_flag: str = "no type"
     cuts: Fits = typed("(?!)")  # whether a column of this type cuts a word that is too long
     times: tuple[ColumnTime, ...]  # by type: the first that fits counts, and the last fits all
     explain: str = "EXPLAIN "  # what shows the plan of a statement
@@ -44,10 +38,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     as_type: str = "CAST({0} AS {1})"  # how that value is bound, as the column's type
     as_whole: str = "{0}"  # how a number is written into a column of whole numbers
     nulls_after: str = ">"  # signs of an order in which nulls come last: > is ascending, < descending
-    # An empty copy of a table, its name, and an index on it: to try out which conditions an index may have.
-    trial_table: str = ""
-    trial_name: str = ""
-    trial_index: str = ""
+    temporary: str = ""  # the schema of temporary tables
+    trial_index: str = ""  # an index on an empty copy there: to try out which conditions it may have
 
     def column_time(self, kind: str) -> ColumnTime:
         """How columns of this type hold a time."""
@@ -56,11 +48,6 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 DIALECTS = {
     "sqlite": Dialect(
-        state_type=typed("$|.*(JSON|CHAR|CLOB|TEXT)"),
-        wanted_state="TEXT (or JSON)",
-        boolean=typed(".*BOOL"),
-        flag_type=typed(".*(BOOL|INT)"),
-        wanted_flag="BOOLEAN (or INTEGER), for it holds false (or null) or true",
         times=column_times.SQLITE,
         explain="EXPLAIN QUERY PLAN ",
         hints=True,
@@ -71,16 +58,10 @@ DIALECTS = {
         as_type="{0}",
         nulls_after="<",
         as_whole="CAST(round({0}) AS INTEGER)",  # it keeps fractions, and a STRICT table refuses
-        trial_table="CREATE TEMP TABLE {t} ({columns})",
-        trial_name="temp.{t}",
+        temporary="temp",
         trial_index="CREATE INDEX temp.rowlock_trial ON {t} ({key}) WHERE (\n{part}\n)",
     ),
     "postgresql": Dialect(
-        state_type=typed("jsonb$"),
-        wanted_state="jsonb",
-        boolean=typed("boolean$"),
-        flag_type=typed("boolean$"),
-        wanted_flag="boolean",
         cuts=typed(".*CHAR"),
         times=column_times.POSTGRESQL,
         load={
@@ -92,9 +73,8 @@ DIALECTS = {
         note_after="COMMENT ON INDEX {1} IS '{0}'",
         percent="%%",
         parameter="%({0})s",
-        trial_table="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",
-        trial_name="pg_temp.{t}",
+        temporary="pg_temp",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
     ),
-    "duckdb": Dialect(only_status=True, boolean=typed(".*BOOL"), times=column_times.DUCKDB, nulls_after="<>"),
+    "duckdb": Dialect(times=column_times.DUCKDB, nulls_after="<>"),
 }

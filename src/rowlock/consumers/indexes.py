@@ -13,7 +13,7 @@ import msgspec
 
 from rowlock.consumers import names
 from rowlock.consumers.names import Order
-from rowlock.consumers.trial import Trial
+from rowlock.consumers.trial import refusals
 from rowlock.errors import StoreError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Indexes:
         self._table = table
         self._database = table.database
         self._consumer = table.consumer
-        self._dialect = table.columns.dialect
+        self._dialect = table.dialect
 
     @cached_property
     def _wanted(self) -> dict[str, _Index]:
@@ -73,14 +73,14 @@ class Indexes:
             where += [f"(\n{part}\n)" for part, reason in self._tried.items() if reason is None]
         note = self._dialect.note_inside.format(self._fingerprint(name))
         return (
-            f"{self._dialect.create} {names.quoted(name)} ON {self._table.filled('«table»')} "
+            f"{self._dialect.create} {names.quoted(name)} ON {self._table.place} "
             f"({', '.join(listed)}){note} WHERE {' AND '.join(where)}"
         )
 
     @property
     def _due_time(self) -> str:
         """The time as the last column: a scan skips rows that are not due yet without reading them."""
-        due_time = self._table.columns.due_time
+        due_time = self._table.due_time
         return self._table.filled(due_time.indexed) if due_time else ""
 
     def _fingerprint(self, name: str) -> str:
@@ -101,7 +101,7 @@ class Indexes:
     @property
     def outdated(self) -> list[str]:
         """The indexes that were made for something else."""
-        kept = {name: self._table.catalogue.index(name) for name in self._wanted}
+        kept = {name: self._table.index(name) for name in self._wanted}
         return [name for name, there in kept.items() if there and self.is_outdated(name, there[0] or "")]
 
     @property
@@ -114,7 +114,7 @@ class Indexes:
         """The parts of the user's condition, and why an index must not have them; None: it may."""
         if self._consumer.where is None or not self._dialect.create:
             return {}
-        return Trial(self._table).refusals(self._consumer.where)
+        return refusals(self._table, self._consumer.where)
 
     def create_statements(self) -> dict[str, list[str]]:
         """The statements that create each index, by name; one that does not fit is dropped first."""
@@ -123,7 +123,7 @@ class Indexes:
         for name, statements in found.items():
             if name in gone:
                 statements.insert(0, self._drop(name))
-            if self._dialect.note_after and (name in gone or self._table.catalogue.index(name) is None):
+            if self._dialect.note_after and (name in gone or self._table.index(name) is None):
                 note = self._dialect.note_after.format(self._fingerprint(name), self._place(name))
                 statements.append(note)
         return found
@@ -136,7 +136,7 @@ class Indexes:
             except StoreError:
                 # PostgreSQL leaves an index that it could not build: it is unused, and can refuse rows.
                 with suppress(StoreError):
-                    if self._table.catalogue.index(name) is None:
+                    if self._table.index(name) is None:
                         self._run([self._drop(name)])
                 raise
         self._table.look_for_index()

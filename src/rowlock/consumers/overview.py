@@ -36,7 +36,7 @@ def record(source: ConsumerSource, exact: bool = False) -> ConsumerRecord:
         failed = tx.row("count_failed_rows")[0]
         broken = tx.row("count_broken")[0] if consumer.form.has_broken else 0
         ((at, seconds),) = tx.rows("oldest") or [(None, None)]  # `row` does not read a text that is no UTF-8
-        total = tx.row("count_done" if exact else "count_all", table=table.catalogue.table)[0]
+        total = tx.row("count_done" if exact else "count_all", table=table.catalogue_name)[0]
         pauses = {name: (since, until) for name, since, _, until in tx.rows("queue_settings")}
         paused_at, until = pauses.get(consumer.queue, (None, None))
         now = tx.now

@@ -96,12 +96,6 @@ UPDATE «table» SET {marked}
 WHERE «key» = ANY (ARRAY(SELECT CAST(given AS «key_type») FROM json_array_elements_text(:ids) given)) AND {markable}
 RETURNING CAST(«key» AS text)
 
--- Each with the category of its type, whether it can be written, and whether it must be.
--- name: columns_to_copy
-SELECT a.attname, CAST(t.typcategory AS text), a.attgenerated = '', a.attnotnull FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-
 -- No other transaction can take the claims away before this one has ended.
 -- name: hold_claims
 SELECT 1 FROM rowlock_consumer_claims

@@ -126,9 +126,9 @@ UPDATE rowlock_consumer_claims
 SET failures = coalesce((SELECT {row_attempts} FROM «table» WHERE «t».«key» = {claimed_key}), failures)
 WHERE claim IN ({ids})
 
--- name: give_rows_back
+-- name: give_row_back
 UPDATE «table» SET {row_given_back}
-WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim IN ({ids}) AND claimed_by = :worker) AND {markable}
+WHERE «key» IN ({held_keys} FROM rowlock_consumer_claims WHERE claim = :claim_number AND claimed_by = :worker) AND {markable}
 
 -- name: progress_of_row
 UPDATE «table» SET {progress}
@@ -173,7 +173,7 @@ WHERE (claim = :claim_number OR batch_id = :claim_number) AND claimed_by IS NOT 
 UPDATE rowlock_consumer_claims SET batch_id = :claim_number WHERE claim IN ({ids})
 
 -- name: members
-SELECT coalesce(batch_id, claim), claim, failures, row_key, {held_budget} FROM rowlock_consumer_claims
+SELECT coalesce(batch_id, claim), claim, row_key, failures, {held_budget} FROM rowlock_consumer_claims
 WHERE {in_these} AND claimed_by = :worker ORDER BY claim
 
 -- name: held_batches

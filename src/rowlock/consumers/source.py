@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rowlock.codec import json_text
-from rowlock.consumers.claiming import RowClaiming
+from rowlock.consumers import settling
 from rowlock.consumers.consumer import Consumer
-from rowlock.consumers.maintenance import TableMaintenance
+from rowlock.consumers.maintenance import MaintainedRows
 from rowlock.consumers.row import key_text, own_budget
-from rowlock.consumers.settling import RowSettling
-from rowlock.consumers.table import Table
 from rowlock.endings import LONGEST_ISOLATION, Facts
 from rowlock.errors import DataRefused, Fail, RetryLater
 from rowlock.job import Claim, ClaimKey, ClaimRequest, Ending, Exchange, Outcome, Report
@@ -36,37 +32,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("rowlock.consumer")
 
 
-class ConsumerSource:
+class ConsumerSource(MaintainedRows):
     """One consumer's rows."""
 
     is_jobs = False
 
     def __init__(self, database: Database, consumer: Consumer) -> None:
-        self.database = database
-        self.consumer = consumer
-        self._lock = threading.Lock()
-        self._table: Table | None = None
-        self.claiming = RowClaiming(consumer, lambda: self.table)
-        self.settling = RowSettling(consumer, lambda: self.table)
+        super().__init__(database, consumer)
         self._switched_off = self._told_when = False  # by the user's own `when=`
         self._told_index = False
-        maintenance = TableMaintenance(self)
-        self.promote, self.expire, self.fail_overdue = (
-            maintenance.promote,
-            maintenance.expire,
-            maintenance.fail_overdue,
-        )
-        self.prune, self.next_needed = maintenance.prune, maintenance.next_needed
-        self.isolated_waiting = maintenance.isolated_waiting
-
-    @property
-    def table(self) -> Table:
-        """The user's table, looked at on first use."""
-        with self._lock:
-            if self._table is None:
-                self.database.open()
-                self._table = Table(self.database, self.consumer)
-            return self._table
 
     def _tell_missing_index(self) -> None:
         """Once, and only if this process claims: front ends and pools' children look at the table, too."""
@@ -90,20 +64,6 @@ class ConsumerSource:
         consumer = self.consumer
         by_time = consumer.where is not None or consumer.when is not None or consumer.form.ages
         return self.database.sees_every_commit and not by_time
-
-    @contextmanager
-    def write(self, now: float | None = None) -> Iterator[Session]:
-        """A transaction with the statements that were written for the table."""
-        statements = self.table.statements  # before it begins: looking at the table takes transactions, too
-        with self.database.write(now) as tx:
-            yield tx.using(statements)
-
-    @contextmanager
-    def read(self, now: float | None = None) -> Iterator[Session]:
-        """A short read with these statements."""
-        statements = self.table.statements
-        with self.database.read(now) as db:
-            yield db.using(statements)
 
     def on(self, session: Session, style: str | None = None) -> Session:
         """The same session with the statements that were written for the table."""
@@ -152,7 +112,7 @@ class ConsumerSource:
         is_paused = self.claiming.facts(tx, worker)[0]
         begun = self.claiming.start(tx, worker, claim[1])
         if begun is not None and is_paused:
-            self.settling.settle(tx, worker, [begun.ended(Ending.RELEASED)])
+            settling.settle(self.table, tx, worker, [begun.ended(Ending.RELEASED)])
         return None if is_paused else begun
 
     def pick_apart(
@@ -178,11 +138,10 @@ class ConsumerSource:
             return self.claiming.claims_of(tx, worker, taken, retried), refused
 
     def finish(self, tx: Session, worker: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        return self.settling.settle(self.on(tx), worker, outcomes).lost if outcomes else []
+        return settling.settle(self.table, self.on(tx), worker, outcomes).lost if outcomes else []
 
     def parts(self, db: Session, worker: str, outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-        parts = self.settling.parts(self.on(db), worker, outcomes)
-        return [each or [whole] for whole, each in zip(outcomes, parts, strict=True)]
+        return settling.parts(self.consumer, self.on(db), worker, outcomes)
 
     def was_written(self, db: Session, outcome: Outcome) -> bool:
         """Whether the outcome was written: a claim that is gone has ended."""
@@ -235,7 +194,7 @@ class ConsumerSource:
         self, tx: Session, style: str, worker: str, outcome: Outcome, report: Report | None
     ) -> bool:
         """Mark the row and end the claim in the task's own transaction."""
-        lost, unmarked = self.settling.settle(self.on(tx, style), worker, [outcome])
+        lost, unmarked = settling.settle(self.table, self.on(tx, style), worker, [outcome])
         if lost:
             return False
         if unmarked:
@@ -283,18 +242,6 @@ class ConsumerSource:
             for claim, key, failures, started_at, deaths, kind, said, budget in rows
         ]
 
-    def undecided(self, claim: int, key: Any, started: float | None = None) -> Outcome:
-        """A claim of one row, of which nothing is decided yet."""
-        return Outcome(
-            id=claim,
-            claim=claim,
-            ending=Ending.RELEASED,
-            task=self.consumer.name,
-            started=started,
-            row=key_text(key),
-            single=True,
-        )
-
     def dead_holders(self, db: Session, include_refused: bool) -> list[DeadHolder]:
         rows = self.on(db).rows("dead_holders_of_rows", include_refused=int(include_refused))
         return [DeadHolder(*row) for row in rows]
@@ -304,15 +251,13 @@ class ConsumerSource:
     def ended_condition(self, failed_too: bool) -> str:
         """The SQL condition on a row of the table that this consumer is done with it, or has failed on it."""
         ended = "({row_done} OR {row_failed})" if failed_too else "({row_done})"
-        return self.table.condition(ended).replace("%", self.table.columns.dialect.percent)
+        return self.table.condition(ended).replace("%", self.table.dialect.percent)
 
     def record(self, exact: bool = False) -> ConsumerRecord:
         """Its counts, for front ends; `exact` also counts done rows, which reads the whole table."""
         from rowlock.consumers.overview import record
 
         return record(self, exact)
-
-    # -- maintenance: see `maintenance.py` ---------------------------------------------------------
 
     def idle(
         self, queues: Sequence[str], now: float | None = None, tasks: Collection[str] | None = None

@@ -56,7 +56,3 @@ UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'rowlock_consumer_claims'
 
 -- fragment: fresh_number
 (SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_consumer_claims')
-
--- All that a condition may name; a copy of the table takes any value in each of them.
--- name: columns_to_copy
-SELECT name, 'A', 1, 0 FROM pragma_table_xinfo(:table) WHERE hidden <> 1

@@ -6,21 +6,20 @@ The user's names, words and condition are put into them; what a claim or a run b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Sequence
+from typing import Any
 
 from rowlock.consumers import checks, conditions, names
-from rowlock.consumers.catalogue import Catalogue
-from rowlock.consumers.column_times import NOT_A_TIME
-from rowlock.consumers.columns import Columns
+from rowlock.consumers.column_times import NOT_A_TIME, DueTime
 from rowlock.consumers.consumer import Consumer
+from rowlock.consumers.described import DescribedTable
 from rowlock.consumers.forms.base import PIECES
 from rowlock.consumers.indexes import DIRECTION, Indexes
-from rowlock.errors import TRANSIENT, StoreError
 from rowlock.stores.sql.database import Database
 from rowlock.stores.sql.statements import Statements
 
 _PACKAGE = "rowlock.consumers"
+_PRECISION = re.compile(r"\(\d+\)")  # of timestamp(3) with time zone, say
 _MARK = re.compile(r"«(\w+)»")
 # Keys in rowlock's own tables, which are text there, as values of the user's column.
 _KEYS = {
@@ -32,23 +31,41 @@ _KEYS = {
 }
 
 
-class Table:
+class Table(DescribedTable):
     """The table of one consumer in one store; it is checked here, and not at the first claim."""
 
     def __init__(self, database: Database, consumer: Consumer) -> None:
-        self.database = database
+        super().__init__(database, consumer.table)
         self.consumer = consumer
-        self.catalogue = Catalogue(database, consumer.table)
-        found = self.catalogue.describe()
-        self.columns = Columns(database, consumer, found.columns)
-        self._dialect = self.columns.dialect
-        checks.check_columns(consumer, self.columns, found)
+        self.time_format = consumer.form.time_format
+        checks.check_columns(self)
         self.indexes = Indexes(self)
         self._by_style: dict[str | None, Statements] = {}
         self.has_index = self.index_reads_clock = False
         self.index_trouble = ""  # why there is no index that can be used
         checks.rehearse(self)
         self.look_for_index()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The columns that the user's function gets."""
+        return self.consumer.columns or tuple(self.types)
+
+    def loaded(self, values: Sequence[Any]) -> list[Any]:
+        """The values of these columns, as the user's own queries would get them from the driver."""
+        load = self.dialect.load
+        if not load:
+            return list(values)
+        return [
+            load[kind](value) if (kind := _PRECISION.sub("", self.types[name])) in load else value
+            for name, value in zip(self.given, values, strict=True)
+        ]
+
+    @property
+    def due_time(self) -> DueTime | None:
+        """How the column of `due_at=` is compared with the clock; None: it is no time, or not given."""
+        name = self.consumer.due_at
+        return None if name is None else self.dialect.column_time(self.types[name]).due_time
 
     def plan(self) -> str:
         """How the database finds the next row, in its own words."""
@@ -58,7 +75,7 @@ class Table:
 
     def look_for_index(self) -> None:
         """Use the index if it exists and fits the consumer's condition and order."""
-        there = self.catalogue.index(self.consumer.index)
+        there = self.index(self.consumer.index)
         kept = "" if there is None else str(there[0] or "")
         is_outdated = self.indexes.is_outdated(self.consumer.index, kept)
         self.index_trouble = (
@@ -67,19 +84,18 @@ class Table:
         # An older rowlock may have created it without a check: SQLite then refuses every insert.
         self.index_reads_clock = conditions.may_read_clock(kept.partition(" WHERE ")[2])
         self._use_index(there is not None and not is_outdated)
-        if self.has_index and self._dialect.hints:
-            try:
-                with self.database.read() as db:
-                    db.using(self.statements).rows("look_free")
-            except TRANSIENT:
-                raise
-            except StoreError:  # the index was created for another condition or order
-                self._use_index(False)
+        if self.has_index and self.dialect.hints:
+            # Not if it was created for another condition or order.
+            self._use_index(checks.refusal(self._look_by_index) is None)
+
+    def _look_by_index(self) -> None:
+        with self.database.read() as db:
+            db.using(self.statements).rows("look_free")
 
     def _use_index(self, has_index: bool) -> None:
-        self.has_index = has_index
-        if self._dialect.hints:  # the statements name it, or do not
+        if has_index != self.has_index and self.dialect.hints:  # the statements name it, or do not
             self._by_style = {}
+        self.has_index = has_index
 
     # -- its statements --------------------------------------------------------------------------
 
@@ -96,37 +112,37 @@ class Table:
         return written
 
     def _written(self, style: str | None) -> Statements:
-        written = self._pieces(style)
+        sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.database.dialect}.sql"))
+        written = self.database.statements(*sources, words=self._words(), style=style)
         for name, backwards in (("", False), ("_backwards", True)):
             for beyond, where in (("", ""), ("_beyond", f"{self._beyond(backwards)} AND ")):
                 words = {"ordering": self._ordering(backwards), "beyond": where}
                 written[f"take_free{beyond}{name}"] = written.write("{take_free}", words)
-        percent = self._dialect.percent if style is None else "%%" if style == "pyformat" else "%"
-        fill = self._filler(percent)
-        filled = {name: fill(text) for name, text in written.items()}
-        return Statements(filled | {"explain": self._dialect.explain + filled["oldest"]})
+        written["explain"] = self.dialect.explain + written["oldest"]
+        percent = self.dialect.percent if style is None else "%%" if style == "pyformat" else "%"
+        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
+        for name, text in written.items():
+            written[name] = _MARK.sub(lambda match: theirs[match[1]], text)
+        return written
 
     def condition(self, text: str) -> str:
         """A condition on the table's rows, such as "{due}", as an administrator would write it."""
-        return self.filled(self._unfilled.write(text, {}))
+        return self.filled(self.statements.write(text, {}))
 
     def filled(self, text: str) -> str:
         """The text with the user's names in place of the marks in «»."""
-        return self._filler("%")(text)
+        theirs = self._theirs()
+        return _MARK.sub(lambda match: theirs[match[1]], text)
 
-    @cached_property
-    def _unfilled(self) -> Statements:
-        return self._pieces(None)
-
-    def _pieces(self, style: str | None) -> Statements:
-        """The statements without the user's names, which are still marks in «»."""
-        by_index = self.has_index and self._dialect.hints
-        consumer, due_time, dialect = self.consumer, self.columns.due_time, self._dialect
+    def _words(self) -> dict[str, str]:
+        """The pieces that the statements are made of; the user's names in them are still marks in «»."""
+        by_index = self.has_index and self.dialect.hints
+        consumer, due_time, dialect = self.consumer, self.due_time, self.dialect
         first, *_ = ordered = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
-        first_time = dialect.column_time(self.columns.types[consumer.position[0][0]])
-        words = {
+        first_time = dialect.column_time(self.types[consumer.position[0][0]])
+        return {
             **PIECES,
-            **consumer.form.pieces(self.columns),
+            **consumer.form.pieces(self),
             **{name: dialect.as_type.format(given, "«key_type»") for name, given in _KEYS.items()},
             "word": dialect.as_type.format(":word", "«status_type»"),
             "order_as_text": dialect.as_text.format(first),
@@ -140,35 +156,28 @@ class Table:
             "overdue": self._overdue(),
             "by_index": f"INDEXED BY {names.quoted(consumer.index)}" if by_index else "",
         }
-        sources = ((_PACKAGE, "shared.sql"), (_PACKAGE, f"{self.database.dialect}.sql"))
-        return self.database.statements(*sources, words=words, style=style)
-
-    def _filler(self, percent: str) -> Callable[[str], str]:
-        """Fills the marks in a text; `percent` is how the user's % is written."""
-        theirs = {name: text.replace("%", percent) for name, text in self._theirs().items()}
-        return lambda text: _MARK.sub(lambda match: theirs[match[1]], text)
 
     def _overdue(self) -> str:
         """Whether a row has been due for longer than :age; never, if no column says since when it is due."""
         due_at, created_at = self.consumer.due_at, self.consumer.form.columns.get("created_at")
-        older = [self.columns.older(name) for name in (due_at, created_at) if name is not None]
+        older = [self.older(name) for name in (due_at, created_at) if name is not None]
         if len(older) == 2:
             return f"({older[0]} OR «due_at» IS NULL AND {older[1]})"
         return older[0] if older else "false"
 
     def _beyond(self, backwards: bool) -> str:
         """The rows after the position that is bound: (:mark_a, :mark_b, ..., :mark_key)."""
-        consumer, types = self.consumer, self.columns.types
+        consumer, types = self.consumer, self.types
         columns = [f"«t».{names.quoted(name)}" for name, _ in consumer.position]
         signs = ["<" if down != backwards else ">" for _, down in consumer.position]
         marks = [
-            self._dialect.as_type.format(f":mark_{place}", types[name])
+            self.dialect.as_type.format(f":mark_{place}", types[name])
             for place, (name, _) in zip(consumer.places, consumer.position, strict=True)
         ]
         # A null is never greater or less. Nulls in the first column are found when no other row is left.
         nulls = [
             f" OR {column} IS NULL"
-            if sign in self._dialect.nulls_after and self.columns.may_be_null(name)
+            if sign in self.dialect.nulls_after and not self.columns[name].not_null
             else ""
             for column, sign, (name, _) in zip(columns, signs, consumer.position, strict=True)
         ]
@@ -188,14 +197,14 @@ class Table:
 
     def _theirs(self) -> dict[str, str]:
         """The user's names, quoted, and the user's own condition."""
-        consumer, form, types = self.consumer, self.consumer.form, self.columns.types
-        *_, table = parts = [names.quoted(part) for part in consumer.table]
+        consumer, form, types = self.consumer, self.consumer.form, self.types
+        table = names.quoted(consumer.table[-1])
         return {
-            "table": ".".join(parts),
+            "table": self.place,
             "t": table,
             "key": names.quoted(consumer.key),
             "key_type": types[consumer.key],
-            "columns": ", ".join(f"{table}.{names.quoted(name)}" for name in self.columns.given),
+            "columns": ", ".join(f"{table}.{names.quoted(name)}" for name in self.given),
             "consumer": names.literal(consumer.name),
             "queue": names.literal(consumer.queue),
             "name": consumer.name,
@@ -204,7 +213,7 @@ class Table:
             **{mark: names.quoted(name) for mark, name in form.columns.items()},
             **{f"{name}_word": names.literal(word) for name, word in form.words.items()},
             "status_type": types[form.column],
-            **self.columns.time_formats,
+            **self.time_formats,
             # On lines of its own: the condition may end in a comment.
             "where": f"(\n{consumer.where}\n)",
             "bare_where": f"{consumer.where or '1 = 1'}\n",

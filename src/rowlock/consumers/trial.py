@@ -9,80 +9,61 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rowlock.consumers import conditions, names
-from rowlock.errors import TRANSIENT, StoreError
+from rowlock.consumers.checks import refusal
 
 if TYPE_CHECKING:
     from rowlock.consumers.table import Table
 
-# Values of trial rows, by the category of a column's type: S is text, N a number, A any. Others are null.
+_COPY = "CREATE TEMP TABLE {t} AS SELECT * FROM {table} WHERE false"  # every column may be null there
+# Values of trial rows, by the category of a column's type: S is text, N a number, * any. Others are null.
 _ROWS: tuple[Mapping[str, str], ...] = (
     {},
-    {"S": "'x'", "N": "0", "A": "'x'"},
-    {"S": "''", "N": "1", "A": "''"},
-    {"A": "0"},
-    {"A": "1"},
-    {"A": "x'00'"},
+    {"S": "'x'", "N": "0", "*": "'x'"},
+    {"S": "''", "N": "1", "*": "''"},
+    {"*": "0"},
+    {"*": "1"},
+    {"*": "x'00'"},
 )
 
 
-class Trial:
-    """An empty copy of one table."""
+def refusals(table: Table, condition: str) -> dict[str, str | None]:
+    """Why an index must not have each part of the condition; None: it may."""
+    words = {name: table.filled(f"«{name}»") for name in ("t", "table", "key")}
+    copy, place = _COPY.format(**words), f"{table.dialect.temporary}.{words['t']}"
+    impossible = _refusal(table, [copy])
+    rows = [_row(table, place, values) for values in _ROWS]
+    rows = [row for row in rows if _refusal(table, [copy, row]) is None]
+    found: dict[str, str | None] = {}
+    for part in conditions.parts(condition):
+        if impossible is not None:
+            found[part] = f"it could not be tried out: {impossible}"
+        # SQLite lets such a condition into an index, and fails only when a row is written.
+        elif table.dialect.hints and conditions.may_read_clock(part):
+            found[part] = "it calls a function that may read the clock"
+        else:
+            index = table.dialect.trial_index.format(**words, part=part)
+            found[part] = _refusal(table, [copy, index, *rows])
+    return found
 
-    def __init__(self, table: Table) -> None:
-        self._database = table.database
-        self._dialect = table.columns.dialect
-        self._names = {name: table.filled(f"«{name}»") for name in ("t", "table", "key")}
-        self._place = self._dialect.trial_name.format(**self._names)
-        with table.database.read() as db:
-            # Of each: its name, its type's category, whether it can and whether it must be set.
-            self._columns = db.using(table.statements).rows("columns_to_copy", table=table.catalogue.table)
 
-    def refusals(self, condition: str) -> dict[str, str | None]:
-        """Why an index must not have each part of the condition; None: it may."""
-        copy = self._copy()
-        impossible = self._refusal(copy)
-        rows = [row for row in map(self._row, _ROWS) if self._refusal([*copy, row]) is None]
-        found: dict[str, str | None] = {}
-        for part in conditions.parts(condition):
-            if impossible is not None:
-                found[part] = f"it could not be tried out: {impossible}"
-            # SQLite lets such a condition into an index, and fails only when a row is written.
-            elif self._dialect.hints and conditions.may_read_clock(part):
-                found[part] = "it calls a function that may read the clock"
-            else:
-                index = self._dialect.trial_index.format(**self._names, part=part)
-                found[part] = self._refusal([*copy, index, *rows])
-        return found
+def _row(table: Table, place: str, values: Mapping[str, str]) -> str:
+    """The statement that inserts a row into the copy."""
+    kinds = {names.quoted(name): column.category for name, column in table.columns.items()}
+    set_to = {name: values[kind] for name, kind in kinds.items() if kind in values}
+    if not set_to:
+        return f"INSERT INTO {place} DEFAULT VALUES"
+    return f"INSERT INTO {place} ({', '.join(set_to)}) VALUES ({', '.join(set_to.values())})"  # noqa: S608 - quoted names, and values from above
 
-    def _copy(self) -> list[str]:
-        """The statements that make an empty copy of the table, in which every column may be null."""
-        columns = ", ".join(names.quoted(name) for name, *_ in self._columns)
-        needed = [names.quoted(name) for name, _, _, must in self._columns if must]
-        made = [self._dialect.trial_table.format(**self._names, columns=columns)]
-        if needed:
-            changes = ", ".join(f"ALTER COLUMN {column} DROP NOT NULL" for column in needed)
-            made.append(f"ALTER TABLE {self._place} {changes}")
-        return made
 
-    def _row(self, values: Mapping[str, str]) -> str:
-        """The statement that inserts a row into the copy."""
-        set_to = {
-            names.quoted(name): values[kind] for name, kind, can, _ in self._columns if can and kind in values
-        }
-        if not set_to:
-            return f"INSERT INTO {self._place} DEFAULT VALUES"
-        return f"INSERT INTO {self._place} ({', '.join(set_to)}) VALUES ({', '.join(set_to.values())})"  # noqa: S608 - quoted names, and values from above
+def _refusal(table: Table, statements: Sequence[str]) -> str | None:
+    """The error of the first of these statements that the database refuses; None: it refuses none."""
+    named = {str(n): one.replace("%", table.dialect.percent) for n, one in enumerate(statements)}
 
-    def _refusal(self, statements: Sequence[str]) -> str | None:
-        """The error of the first of these statements that the database refuses; None: it refuses none."""
-        named = {str(n): one.replace("%", self._dialect.percent) for n, one in enumerate(statements)}
-        try:
-            with self._database.undone() as db:
-                tx = db.using(named)
-                for name in named:
-                    tx.run(name)
-        except TRANSIENT:  # a lost connection or a lock says nothing about the statements
-            raise
-        except StoreError as error:
-            return str(error.__cause__ or error).partition("\n")[0]
-        return None
+    def attempt() -> None:
+        with table.database.undone() as db:
+            tx = db.using(named)
+            for name in named:
+                tx.run(name)
+
+    error = refusal(attempt)
+    return None if error is None else str(error.__cause__ or error).partition("\n")[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rowlock.codec import json_text
 from rowlock.consumers import names
-from rowlock.consumers.catalogue import Catalogue
+from rowlock.consumers.described import DescribedTable, real_name
 from rowlock.consumers.dialects import DIALECTS
 from rowlock.consumers.row import Row
 from rowlock.errors import TRANSIENT, ConfigurationError
@@ -117,18 +117,18 @@ class FileTable:
     # -- its columns -----------------------------------------------------------------------------
 
     def _describe(self) -> None:
-        found = Catalogue(self._database, self.parts).describe()
+        found = DescribedTable(self._database, self.parts)
         if not found.columns:
             raise ConfigurationError(
                 f"{self._title}: there is no table {self.name} in this database; create it first"
             )
         self.source = self.real_name(self.parts)
-        self.types = {column.name: column.type for column in found.columns}
+        self.types = found.types
         self.primary_key, self.unique = found.primary_key, found.unique
 
     def real_name(self, parts: Sequence[str]) -> str:
         """The one name of a table in this database, however it is spelled; as it is if there is none."""
-        return Catalogue(self._database, parts).real_name() or ".".join(parts)
+        return real_name(self._database, parts)
 
     def need(self, what: str, column: str) -> str:
         """The column's name; raises if the table has none of it."""

@@ -13,8 +13,7 @@ from rowlock.error_text import headline
 from rowlock.job import Outcome
 
 if TYPE_CHECKING:
-    from rowlock.consumers.columns import Columns
-    from rowlock.consumers.dialects import Dialect
+    from rowlock.consumers.described import DescribedTable
 
 _MAX_REASON = 2_000  # characters of an error that are kept in the user's own row
 Word = str | int
@@ -42,6 +41,8 @@ class Form:
     """
 
     column: str  # says whether a row is due
+    # By database: a pattern for its type, and that in words. The form is not for other databases.
+    column_types: Mapping[str, tuple[str, str]]
     holds = False  # claims are written into the user's rows, and cleared there when they are given back
     has_broken = False  # rows may hold values that cannot be read
     shows_failures = False  # rows that have failed carry a mark, which `retry` takes away
@@ -81,11 +82,7 @@ class Form:
         return [(option, column), *((f"{option.capitalize()} {name}", other) for name, other in others)]
 
     @abstractmethod
-    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
-        """Why the form cannot use columns of these types; None: it can."""
-
-    @abstractmethod
-    def pieces(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: DescribedTable) -> dict[str, str]:
         """The pieces of SQL that make up the form: due, markable, row_done, row_failed, and of `PIECES`."""
 
     @abstractmethod

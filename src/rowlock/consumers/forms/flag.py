@@ -5,7 +5,6 @@ It has no value for failure, so failures are in rowlock's own table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +14,16 @@ from rowlock.consumers.forms.base import Form
 from rowlock.job import Ending, Outcome
 
 if TYPE_CHECKING:
-    from rowlock.consumers.columns import Columns
-    from rowlock.consumers.dialects import Dialect
+    from rowlock.consumers.described import DescribedTable
 
 
 class Flag(Form, msgspec.Struct, frozen=True):
     """A boolean column of the user's that says what is done; `at` gets the time at which it was."""
+
+    column_types = {
+        "sqlite": (".*(BOOL|INT)", "BOOLEAN (or INTEGER), for it holds false (or null) or true"),
+        "postgresql": ("boolean$", "boolean"),
+    }
 
     column: str
     at: str | None = None
@@ -38,13 +41,7 @@ class Flag(Form, msgspec.Struct, frozen=True):
     def keeps_failures(self) -> bool:
         return True
 
-    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
-        kind = types[self.column]
-        if known.flag_type(kind):
-            return None
-        return f"flag={self.column!r} is of type {kind or 'ANY'}; it must be {known.wanted_flag}"
-
-    def pieces(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: DescribedTable) -> dict[str, str]:
         return {
             "due": "«flag» IS NOT TRUE",
             # Another program that has set it meanwhile has done the row. Not as in `due`: see markable_state.

@@ -6,7 +6,7 @@ The SQL is in each database's statements; here are the values that are bound in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +19,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.job import Ending, Outcome
 
 if TYPE_CHECKING:
-    from rowlock.consumers.columns import Columns
-    from rowlock.consumers.dialects import Dialect
+    from rowlock.consumers.described import DescribedTable
 
 log = logging.getLogger("rowlock.consumer")
 
@@ -32,6 +31,11 @@ class JsonMember(Form, msgspec.Struct, frozen=True):
     """One member of a JSON object: null or missing while the row is due."""
 
     has_broken = shows_failures = True
+
+    column_types = {
+        "sqlite": ("$|.*(JSON|CHAR|CLOB|TEXT)", "TEXT (or JSON), for it holds one JSON object"),
+        "postgresql": ("jsonb$", "jsonb, for it holds one JSON object"),
+    }
 
     column: str
     consumer: str
@@ -53,13 +57,7 @@ class JsonMember(Form, msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"state={self.column!r}"
 
-    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
-        kind = types[self.column]
-        if known.state_type(kind):
-            return None
-        return f"{self} is of type {kind}; it must be {known.wanted_state}, for it holds one JSON object"
-
-    def pieces(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: DescribedTable) -> dict[str, str]:
         pieces = ("due", "markable", "marked", "broken", "row_failed", "row_done", "row_cleared", "kept_mark")
         words = {name: f"{{{name}_state}}" for name in pieces}
         if not self.keeps_failures:

@@ -5,7 +5,6 @@ Only data: pieces of SQL, the columns that they name, and the values that are bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +16,7 @@ from rowlock.job import Ending, Outcome
 from rowlock.options import check_seconds
 
 if TYPE_CHECKING:
-    from rowlock.consumers.columns import Columns
-    from rowlock.consumers.dialects import Dialect
+    from rowlock.consumers.described import DescribedTable
 
 _NOW = "«now»"
 # What is written into each column, and when: see `CHANGES`. `_NOW` is the time as the column holds it.
@@ -45,6 +43,10 @@ _BOOKS: dict[str, dict[str, str]] = {
 _COLUMNS = (*(name for name in _BOOKS if name != "status"), "created_at", "max_attempts")
 _WORDS = ("due", "running", "done", "failed")
 _BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claimed_key})"
+_FOUR_STATES = (
+    "(?!.*BOOL)",
+    "text: a boolean column cannot hold four states; use state=... or a text column",
+)
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
 
@@ -60,6 +62,7 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     holds = shows_failures = True
+    column_types = dict.fromkeys(("sqlite", "postgresql", "duckdb"), _FOUR_STATES)
 
     column: str
     due: Word = "pending"
@@ -118,16 +121,7 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def words(self) -> dict[str, Word]:
         return {name: getattr(self, name) for name in _WORDS}
 
-    def refusal(self, types: Mapping[str, str], known: Dialect) -> str | None:
-        kind = types[self.column]
-        if not known.boolean(kind):
-            return None
-        return (
-            f"status={self.column!r} is of type {kind}: a boolean column cannot hold four states; "
-            "use state=... or a text column"
-        )
-
-    def pieces(self, table: Columns) -> dict[str, str]:
+    def pieces(self, table: DescribedTable) -> dict[str, str]:
         return {
             **{change: self._written(change, table) for change in CHANGES},
             "due": "«status» = «due_word»",
@@ -140,7 +134,7 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
             **({"too_old": table.older(str(self.created_at))} if self.deadline else {}),
         }
 
-    def _written(self, change: str, table: Columns) -> str:
+    def _written(self, change: str, table: DescribedTable) -> str:
         """What this change sets in the user's row."""
         written = [
             f"«{name}» = {self._value(name, column, value, table)}"
@@ -151,7 +145,7 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
         ]
         return ", ".join(written) or "«status» = «status»"
 
-    def _value(self, name: str, column: str, value: str, table: Columns) -> str:
+    def _value(self, name: str, column: str, value: str, table: DescribedTable) -> str:
         """The value as that column takes it."""
         if _NOW in value:
             return value.replace(_NOW, table.now_in(column))
