@@ -96,7 +96,7 @@ SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {row_max_attempt
 
 -- name: consumer_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = «queue» AND paused_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = «queue» AND {paused}),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
                WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now}),
        (SELECT strategy FROM rowlock_queues WHERE name = «queue»){walk_indexes}

@@ -1,14 +1,10 @@
 -- How jobs are claimed: in a plain transaction, from one queue after the other (`take`), or by the fused exchange.
 
--- What a claim may take. Jobs that have to run alone have a statement of their own.
 -- A claim takes the first entries of the index that has its order. Without statistics the planner expected several
 -- entries and, after the other conditions, one row: then it read and sorted all that was queued (50 ms instead of 0.7,
 -- 100,000 of 500,000 jobs). So it is made to expect more rows than entries, at every size of the table: the state is
 -- said eight times, which counts as eight times the rows and is still what the indexes ask for; `(isolate > 0) IS
 -- NOT TRUE` counts as two thirds of them, `isolate <= 0` as one; and LIMIT is a number that it cannot see.
--- fragment: eligible
-{queued} AND (isolate > 0) IS NOT TRUE AND {known}
-
 -- fragment: queued
 state IN ('queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued', 'queued')
 
@@ -78,8 +74,8 @@ done AS ({done}),
 {facts},
 line AS MATERIALIZED (
     SELECT queue FROM turn
-    WHERE (SELECT NOT needs_transaction FROM facts) AND queue IS NOT NULL
-      AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+    WHERE NOT is_start AND (SELECT NOT needs_transaction FROM facts) AND queue IS NOT NULL
+      AND queue NOT IN (SELECT name FROM rowlock_queues WHERE {paused})
     LIMIT :count),
 shares AS MATERIALIZED ({shares}),
 taken AS (
@@ -96,7 +92,7 @@ taken AS (
     UPDATE rowlock_jobs j SET claimed_by = :worker, claimed_at = {now}, started_at = {now}
     WHERE j.id = :start_id AND j.claim = :start_claim AND {running} AND j.started_at IS NULL
       AND j.cancel_requested_at IS NULL AND (:names IS NULL OR j.queue = ANY (:names))
-      AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = j.queue AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM rowlock_queues WHERE name = j.queue AND {paused})
       AND EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
     RETURNING {claim_text} AS claim),
 facts AS MATERIALIZED (SELECT false AS has_paused, NOT EXISTS (SELECT 1 FROM taken) AS needs_transaction)
@@ -106,14 +102,14 @@ facts AS MATERIALIZED (SELECT false AS has_paused, NOT EXISTS (SELECT 1 FROM tak
 -- fragment: facts
 facts AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM rowlock_queues
-                   WHERE paused_at IS NOT NULL AND (:names IS NULL OR name = ANY (:names))) AS has_paused,
+                   WHERE {paused} AND (:names IS NULL OR name = ANY (:names))) AS has_paused,
            NOT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL)
            OR EXISTS (SELECT 1 FROM rowlock_queues
                    WHERE strategy IS NOT NULL AND (:names IS NULL OR name = ANY (:names)))
            OR EXISTS (SELECT 1 FROM rowlock_jobs
                       WHERE isolate > 0 AND state = 'queued' AND :isolate > 0 AND {known}
                         AND (:names IS NULL OR queue || '' = ANY (:names))
-                        AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL))
+                        AND queue NOT IN (SELECT name FROM rowlock_queues WHERE {paused}))
                AS needs_transaction)
 
 -- A row that says how it stands, with the ids that were finished, and a row for each claim, as JSON text: to read its
@@ -135,34 +131,19 @@ coalesce(
     (SELECT id FROM rowlock_jobs WHERE {eligible} {is_usual}
      ORDER BY queue, {order} LIMIT 1 FOR UPDATE SKIP LOCKED))
 
--- Which queues have work: with {and_known}, for a worker that leaves some tasks to others.
-
--- The next queue after the one served last, or the first.
--- fragment: next_in_turn
-coalesce((SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > :after ORDER BY queue LIMIT 1),
-         (SELECT queue FROM rowlock_jobs WHERE state = 'queued'{and_known} ORDER BY queue LIMIT 1))
-
 -- A scalar, not EXISTS: that would be turned into a join that reads all that is queued (3.8 ms at 8,000).
 -- fragment: turn_named
 turn AS (
-    SELECT name AS queue FROM unnest(:names) WITH ORDINALITY AS given (name, place)
-    WHERE (SELECT true FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue = name LIMIT 1)
+    SELECT name AS queue, false AS is_start FROM unnest(:names) WITH ORDINALITY AS given (name, place)
+    WHERE (SELECT true FROM rowlock_jobs WHERE queue = name AND {eligible} LIMIT 1)
     ORDER BY place)
 
--- The queues after the one served last, then those before it: each costs one seek.
+-- One queue after the other, beginning after the one served last: each costs one seek. UNION ends it when it comes round.
 -- fragment: turn_all
-later (queue) AS (
-    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > :after
-    UNION ALL
-    SELECT (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue > later.queue)
-    FROM later WHERE later.queue IS NOT NULL),
-earlier (queue) AS (
-    SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'{and_known} AND queue <= :after
-    UNION ALL
-    SELECT (SELECT min(queue) FROM rowlock_jobs
-            WHERE state = 'queued'{and_known} AND queue > earlier.queue AND queue <= :after)
-    FROM earlier WHERE earlier.queue IS NOT NULL),
-turn AS (SELECT queue FROM later UNION ALL SELECT queue FROM earlier)
+turn (queue, is_start) AS (
+    SELECT :after COLLATE "C", true
+    UNION
+    SELECT {next_in_turn}, false FROM turn WHERE queue IS NOT NULL)
 
 -- fragment: share
 (SELECT ceil(:count / greatest(count(*), 1.0))::bigint FROM line)

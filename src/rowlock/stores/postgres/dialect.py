@@ -42,7 +42,6 @@ _WORDS = {
     # Of a claim in a plain transaction.
     "limit": "(SELECT :count)",
     "if_usual": "",
-    "and_known": "",
     "ids": "SELECT CAST(value AS bigint) FROM json_array_elements_text(:ids)",
     "queues": "SELECT value FROM json_array_elements_text(:queues)",
     "task_names": "SELECT value FROM json_array_elements_text(:task_names)",
@@ -115,7 +114,6 @@ def exchange(
     named: bool,
     done: str,
     asleep: bool,
-    leaves_out: bool,
     hand_over: bool,
 ) -> str:
     """The fused exchange for what is asked; `done` is "one" or "many" outcomes. A draw is always for many."""
@@ -126,7 +124,6 @@ def exchange(
         "done": f"{{done_{done}}}",
         "awake": "{got_up}" if asleep else "",
         "begun": "NULL" if hand_over else "{now}",
-        "and_known": " AND {known}" if leaves_out else "",
     }
     if not many:
         parts |= {"queue": ":queue" if named else "{next_in_turn}", "limit": "1", "if_usual": " {is_usual}"}
@@ -135,6 +132,7 @@ def exchange(
         return write("{exchange_one}", parts)
     parts |= {
         "turn": "{turn_named}" if named else "{turn_all}",
+        "served": "turn.queue",
         "shares": "{equal_shares}",
         "queue": "shares.queue",
         "limit": "shares.share",

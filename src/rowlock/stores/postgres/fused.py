@@ -115,7 +115,6 @@ class FusedExchange:
             named=bool(names),
             done=number,
             asleep=asked.worker in self._database.sleepers,
-            leaves_out=bool(request.unknown),
             hand_over=asked.hand_over,
         )
         return statement, {

@@ -66,7 +66,7 @@ class Claiming:
                     if len(got) == share:
                         still_full.append(queue)
             queues = still_full
-            if not queues and (request.unknown or has_isolated):  # all that these had may have been left out
+            if not queues and request.unknown:  # all that these had may have been left out
                 queues = list(islice(line, request.count - len(claims)))
         return claims
 
@@ -114,13 +114,11 @@ def left_out(request: ClaimRequest) -> str | None:
 
 def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
-    queues = queues_in_turn(db, request, queue_settings(db).paused)
     unknown = left_out(request)
-    if unknown is None:
-        return any(True for _ in queues)
     if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
-    return any(db.row("queue_has_work", queue=queue, unknown=unknown) for queue in queues)
+    queues = queues_in_turn(db, request, queue_settings(db).paused, unknown=unknown)
+    return any(True for _ in queues)
 
 
 def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:

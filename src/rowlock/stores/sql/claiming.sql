@@ -42,15 +42,19 @@ WITH RECURSIVE level (priority) AS (
 {levels}
 SELECT priority FROM level WHERE priority IS NOT NULL
 
--- What a claim may take. Jobs that have to run alone have a statement of their own.
+-- The jobs that are work for a worker: what a claim may take, and what lets a queue have its turn. Jobs that have to run
+-- alone have a statement of their own.
 -- fragment: eligible
-state = 'queued' AND queue = :queue AND isolate = 0 AND {known}
+{queued} AND (isolate > 0) IS NOT TRUE AND {known}
+
+-- fragment: paused
+paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > {now})
 
 -- fragment: take
 {first}
 
 -- fragment: first_by_index
-SELECT {claim} FROM rowlock_jobs j WHERE {eligible}{at_level} ORDER BY {order} LIMIT :count
+SELECT {claim} FROM rowlock_jobs j WHERE queue = :queue AND {eligible}{at_level} ORDER BY {order} LIMIT :count
 
 -- What a claim writes.
 -- fragment: taking
@@ -76,7 +80,7 @@ FROM level WHERE priority IS NOT NULL
 
 -- fragment: isolated_for_us
 isolate > 0 AND state = 'queued' AND {of_queues} AND {known}
-  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE {paused})
 
 -- name: claim_isolated
 SELECT {claim} FROM rowlock_jobs j WHERE {isolated_for_us} ORDER BY position LIMIT 1
@@ -93,21 +97,24 @@ SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS N
        {next_in_turn}
 
 -- name: queue_settings
-SELECT name, CASE WHEN paused_until <= {now} THEN NULL ELSE paused_at END, strategy, paused_until FROM rowlock_queues
+SELECT name, CASE WHEN {paused} THEN paused_at END, strategy, paused_until FROM rowlock_queues
 
 -- name: queue_after
 SELECT (SELECT queue FROM rowlock_jobs WHERE state = 'queued' AND queue > :after ORDER BY queue LIMIT 1)
 
--- The same, but after the last one comes the first again.
+-- The next queue that has work after {served}; after the last one comes the first again.
 -- fragment: next_in_turn
-coalesce((SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued' AND queue > :after),
-         (SELECT min(queue) FROM rowlock_jobs WHERE state = 'queued'))
+coalesce((SELECT queue FROM rowlock_jobs WHERE {eligible} AND queue > {served} ORDER BY queue LIMIT 1),
+         (SELECT queue FROM rowlock_jobs WHERE {eligible} ORDER BY queue LIMIT 1))
+
+-- fragment: served
+:after
 
 -- name: next_queue
 SELECT {next_in_turn}
 
 -- name: queue_has_work
-SELECT 1 FROM rowlock_jobs WHERE state = 'queued' AND queue = :queue AND {known} LIMIT 1
+SELECT 1 FROM rowlock_jobs WHERE queue = :queue AND {eligible} LIMIT 1
 
 -- A relay claims for others: what it hands over has not begun.
 -- name: hand_over

@@ -80,7 +80,7 @@ class JobSource:
             return self._database.in_one_statement(asked)
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
-        facts = tx.row("claim_facts", worker=worker, after=request.after)
+        facts = tx.row("claim_facts", worker=worker, after=request.after, unknown=None)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")

@@ -15,7 +15,7 @@ WHERE level.priority IS NOT NULL
 -- fragment: first_by_levels
 {levels}
 SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
+    SELECT id FROM rowlock_jobs WHERE queue = :queue AND {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
 ORDER BY {order} LIMIT :count
 
 -- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
@@ -24,7 +24,7 @@ ORDER BY {order} LIMIT :count
 SELECT {claim} FROM rowlock_jobs j
 WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
     SELECT priority, {first_position}((
-        SELECT position FROM rowlock_jobs WHERE {eligible} AND priority = level.priority ORDER BY {within} LIMIT 1))
+        SELECT position FROM rowlock_jobs WHERE {in_level} AND {eligible} ORDER BY {within} LIMIT 1))
     FROM level WHERE priority IS NOT NULL)
 
 -- All at once cost 2.5 us each against 7; and while one by one is written, Python's other threads are let in between.
