@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -36,7 +37,7 @@ def claim_of(row: Any) -> Claim:
 
 
 class Claiming:
-    """One worker's claims inside one transaction; with marks, its scans begin there."""
+    """One worker's claims inside one transaction; if its marks are in use, its scans begin there."""
 
     def __init__(
         self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest, marks: Marks | None
@@ -44,7 +45,8 @@ class Claiming:
         self._tx = tx
         self._sql = sql
         self._request = request
-        self._marks = marks
+        self._marks = marks if marks and marks.in_use else None
+        self._timed = marks.timed if marks else nullcontext
         self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
@@ -81,7 +83,7 @@ class Claiming:
         values = {"queue": queue, "marks": places, **self._values}
         if strategy.draw is None:
             statement = self._sql.take(strategy, count == 1, marks is not None)
-            rows = self._tx.take(statement, count=count, **values)
+            rows = self._scan(statement, count=count, **values)
         else:
             rows = self._draw(strategy, count, values)
         claims = strategy.arranged(map(claim_of, rows))
@@ -95,11 +97,15 @@ class Claiming:
         levels = [row[0] for row in self._tx.rows("levels", queue=values["queue"])]
         while levels and len(rows) < count:
             for level, wanted in Counter(strategy.drawn(levels, count - len(rows))).items():
-                won = self._tx.take(statement, level=level, count=wanted, **values)
+                won = self._scan(statement, level=level, count=wanted, **values)
                 rows += won
                 if len(won) < wanted:  # this level ran out: the draws it could not serve are drawn again
                     levels.remove(level)
         return rows
+
+    def _scan(self, statement: str, **values: Any) -> list[Any]:
+        with self._timed():
+            return self._tx.take(statement, **values)
 
 
 def listed(names: Sequence[str]) -> str | None:
@@ -123,13 +129,15 @@ def has_work(db: Session, request: ClaimRequest) -> bool:
 
 def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     """Look from the front of each queue for the first jobs of this worker, and mark them."""
-    began = marks.begin_sweep()
-    settings = queue_settings(db)
-    for queue in queues_in_turn(db, request, settings.paused):
-        strategy = strategy_of(request, settings, queue)
-        statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
-        marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=left_out(request)))
-    marks.end_sweep(began)
+    with marks.sweep():
+        with marks.round_trip():
+            settings = queue_settings(db)
+        for queue in queues_in_turn(db, request, settings.paused):
+            strategy = strategy_of(request, settings, queue)
+            statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
+            with marks.timed():
+                heads = db.rows(statement, queue=queue, unknown=left_out(request))
+            marks.add(queue, strategy, heads)
 
 
 def start(tx: Session, worker: str, id: int, number: int, queues: Sequence[str]) -> Claim | None:

@@ -51,7 +51,7 @@ class JobSource:
         marks = self._marks_of(worker, request)
         if marks and marks.in_use:  # to look costs as much as a claim that finds nothing
             return True
-        with marks.timed() if marks else nullcontext(), self._database.read(now) as db:
+        with self._database.read(now) as db, marks.timed() if marks else nullcontext():
             return has_work(db, request)
 
     def look_again_in(self, worker: str, request: ClaimRequest) -> float:
@@ -86,10 +86,8 @@ class JobSource:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         settings = queue_settings(tx) if has_settings else QueueSettings()
         marks = self._marks_of(worker, request)
-        at_marks = marks if marks and marks.in_use else None
-        scan = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
-        with marks.timed() if marks else nullcontext():
-            claims = scan.take(settings, has_isolated, next_queue)
+        scan = Claiming(tx, self._database.claim_sql, worker, request, marks)
+        claims = scan.take(settings, has_isolated, next_queue)
         claims = finishing.without_expired(tx, worker, claims)
         if claims and not begins:
             tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
