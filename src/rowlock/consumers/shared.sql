@@ -70,10 +70,6 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 -- name: pick_returned
 {returned} {lock_or_skip}
 
--- A relay claims rows that other workers run: such a claim has not begun.
--- fragment: begun
-CASE WHEN :begins = 1 THEN {now} END
-
 -- {beyond} is empty, or where the last scan ended.
 -- fragment: take_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)

@@ -40,14 +40,20 @@ class Claiming:
     """One worker's claims inside one transaction; if its marks are in use, its scans begin there."""
 
     def __init__(
-        self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest, marks: Marks | None
+        self,
+        tx: Session,
+        sql: ClaimSql,
+        worker: str,
+        request: ClaimRequest,
+        marks: Marks | None,
+        begins: bool,
     ) -> None:
         self._tx = tx
         self._sql = sql
         self._request = request
         self._marks = marks if marks and marks.in_use else None
         self._timed = marks.timed if marks else nullcontext
-        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
+        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request), "begins": int(begins)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
@@ -81,19 +87,18 @@ class Claiming:
         marks = self._marks
         places = None if marks is None else json_text(marks.of(queue, strategy))
         values = {"queue": queue, "marks": places, **self._values}
+        statement = self._sql.take(strategy, marks is not None)
         if strategy.draw is None:
-            statement = self._sql.take(strategy, count == 1, marks is not None)
             rows = self._scan(statement, count=count, **values)
         else:
-            rows = self._draw(strategy, count, values)
+            rows = self._draw(strategy, statement, count, values)
         claims = strategy.arranged(map(claim_of, rows))
         if marks is not None:
             marks.passed(queue, strategy, claims)
         return claims
 
-    def _draw(self, strategy: Strategy, count: int, values: dict[str, Any]) -> list[Any]:
+    def _draw(self, strategy: Strategy, statement: str, count: int, values: dict[str, Any]) -> list[Any]:
         rows: list[Any] = []
-        statement = self._sql.take_at_level(strategy, self._marks is not None)
         levels = [row[0] for row in self._tx.rows("levels", queue=values["queue"])]
         while levels and len(rows) < count:
             for level, wanted in Counter(strategy.drawn(levels, count - len(rows))).items():

@@ -86,12 +86,8 @@ class JobSource:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         settings = queue_settings(tx) if has_settings else QueueSettings()
         marks = self._marks_of(worker, request)
-        scan = Claiming(tx, self._database.claim_sql, worker, request, marks)
-        claims = scan.take(settings, has_isolated, next_queue)
-        claims = finishing.without_expired(tx, worker, claims)
-        if claims and not begins:
-            tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
-        return claims
+        scan = Claiming(tx, self._database.claim_sql, worker, request, marks, begins)
+        return finishing.without_expired(tx, worker, scan.take(settings, has_isolated, next_queue))
 
     def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
         begun = claiming.start(tx, worker, *claim, queues)

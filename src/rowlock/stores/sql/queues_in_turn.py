@@ -38,6 +38,12 @@ def strategy_of(request: ClaimRequest, settings: QueueSettings, queue: str) -> S
         return get_strategy(request.strategy)
 
 
+def named_in_turn(request: ClaimRequest) -> tuple[str, ...]:
+    """The queues that the request names, beginning after the one served last."""
+    start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
+    return request.queues[start:] + request.queues[:start]
+
+
 def queues_in_turn(
     db: Session,
     request: ClaimRequest,
@@ -50,8 +56,7 @@ def queues_in_turn(
     Jobs of unknown tasks count unless they are named: what has to step over them would do so twice.
     """
     if request.queues:
-        start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
-        for name in request.queues[start:] + request.queues[:start]:
+        for name in named_in_turn(request):
             if name not in paused and db.row("queue_has_work", queue=name, unknown=unknown):
                 yield name
         return
