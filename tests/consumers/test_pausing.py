@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rowlock import JobContext, RetryLater, insights
@@ -39,6 +41,22 @@ def test_a_consumer_claims_nothing_until_the_time_is_over(lab: Lab, batch: int |
     (record,) = insights.consumers(app)
     assert (record.paused, record.paused_until) == (False, None)
     assert store.exchange(who, request=ClaimRequest(count=5)).claims
+
+
+def test_a_pause_that_nobody_ended_is_over_for_claims(lab: Lab) -> None:
+    lab.create(2)
+    app = lab.app()
+
+    @app.consumer("upload", table=lab.table, state="analysis_state")
+    def upload(recording: Row) -> None:
+        raise RetryLater(300, pause=True)
+
+    app.consume("upload", until_empty=True, concurrency=1)
+    store = store_of(app, "upload")
+    who = register(app.store, "another worker")
+    later = ClaimRequest(count=5)
+    assert store.exchange(who, request=later, now=time.time() + 290).claims == []
+    assert store.exchange(who, request=later, now=time.time() + 310).claims
 
 
 def test_an_idle_wait_ends_with_the_pause(lab: Lab) -> None:

@@ -127,16 +127,10 @@ def plan(other: sqlite3.Connection, sql: str) -> list[str]:
 
 ORDERS = [(*first, last) for first in ((), (HIGHEST,), (LOWEST,)) for last in (OLDEST, NEWEST)]
 CLAIMS = {
+    **{f"{order}": CLAIM_SQL.take(Strategy("A", order)) for order in ORDERS},
+    **{f"{order} at marks": CLAIM_SQL.take(Strategy("A", order), marked=True) for order in ORDERS},
     **{
-        f"{order} {one}": CLAIM_SQL.take(Strategy("A", order), one)
-        for order in ORDERS
-        for one in (True, False)
-    },
-    **{f"{order} at marks": CLAIM_SQL.take(Strategy("A", order), False, marked=True) for order in ORDERS},
-    **{
-        f"{order} drawn{' at marks' * marked}": CLAIM_SQL.take_at_level(
-            Strategy("A", order, Weight()), marked
-        )
+        f"{order} drawn{' at marks' * marked}": CLAIM_SQL.take(Strategy("A", order, Weight()), marked)
         for order in ORDERS[:2]
         for marked in (False, True)
     },
@@ -181,7 +175,7 @@ def test_a_scan_that_begins_at_marks_takes_no_longer_for_more_jobs_before_them(
         given = json.dumps(marks.of("default", strategy))
         counted: list[None] = []
         other.set_progress_handler(lambda: counted.append(None), 100)
-        sql = CLAIM_SQL.take(strategy, False, marked=True)
+        sql = CLAIM_SQL.take(strategy, marked=True)
         found = other.execute(sql, {**values, "marks": given}).fetchall()
         other.set_progress_handler(None, 0)
         assert len(found) == (2 if newest else 1)

@@ -70,10 +70,6 @@ SELECT 1 FROM «table» {by_index} WHERE {free} LIMIT 1
 -- name: pick_returned
 {returned} {lock_or_skip}
 
--- A relay claims rows that other workers run: such a claim has not begun.
--- fragment: begun
-CASE WHEN :begins = 1 THEN {now} END
-
 -- {beyond} is empty, or where the last scan ended.
 -- fragment: take_free
 INSERT INTO rowlock_consumer_claims (consumer, row_key, claimed_by, claimed_at, started_at)
@@ -96,7 +92,7 @@ SELECT c.claim, c.row_key, c.failures, c.isolate, c.claimed_at, {row_max_attempt
 
 -- name: consumer_facts
 SELECT EXISTS (SELECT 1 FROM rowlock_workers WHERE id = :worker AND dead_at IS NULL),
-       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = «queue» AND paused_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM rowlock_queues WHERE name = «queue» AND {paused}),
        EXISTS (SELECT 1 FROM rowlock_consumer_claims
                WHERE consumer = «consumer» AND claimed_by IS NULL AND run_at <= {now}),
        (SELECT strategy FROM rowlock_queues WHERE name = «queue»){walk_indexes}

@@ -182,6 +182,15 @@ def test_a_start_in_a_paused_queue_gives_the_job_back(store: Store) -> None:
     assert (state(store, id), job(store, id).failures) == ("queued", 0)
 
 
+def test_a_start_after_a_pause_that_nobody_ended_begins_the_job(store: Store) -> None:
+    add(store, 2, now=START)
+    first, second = handed_over(store, worker(store, "relay", now=START), 2, now=START)
+    who = worker(store, "rq", now=START)
+    (running,) = begun(store, who, first, now=START)
+    end(store, running, Ending.RETRY, now=START, delay=10.0, pause=True)
+    assert begun(store, who, second, now=START + 11)
+
+
 def test_a_start_after_the_deadline_fails_the_job(store: Store) -> None:
     (id,) = add(store, now=START, expires=60.0)
     (claim,) = handed_over(store, worker(store, "relay", now=START), now=START)

@@ -247,6 +247,25 @@ def test_a_job_that_has_to_run_alone_is_claimed_ahead_of_the_line(
     assert alone.id == isolated
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("strategy", names())
+@pytest.mark.parametrize("queues", [(), ("a", "b", "c")], ids=["all", "named"])
+def test_a_queue_with_nothing_but_jobs_that_have_to_run_alone_is_passed_over(
+    store: Store, strategy: str, count: int, queues: tuple[str, ...]
+) -> None:
+    """By a worker that may not take them: it would ask that queue again and again."""
+    who = worker(store)
+    add(store, queue="a")
+    add(store, queue="b")
+    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5")
+    mine = add(store, 2, queue="c")
+    want = ClaimRequest(count=count, strategy=strategy, queues=queues, isolate=False)
+    claimed = [claim.id for _ in range(3 - count) for claim in store.exchange(who, request=want).claims]
+    assert sorted(claimed) == mine
+    assert take(store, who, isolate=False) == []  # which it remembers
+    assert not store.source.has_work(who, want) and store.source.has_work(who, ClaimRequest(count=1))
+
+
 @pytest.mark.parametrize(("lived", "isolate"), [(0.0, 10), (25.0, 35), (500.0, 60)])
 def test_it_runs_alone_for_as_long_as_it_may_have_lived_up_to_a_minute(
     store: Store, lived: float, isolate: int

@@ -74,6 +74,23 @@ def has_marks(store: Any) -> bool:
     return bool(store.database.claim_sql.has_marks)
 
 
+def far_away(store: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every statement takes so long."""
+    with store.database.read() as db:
+        kind = type(db)
+
+    def slowly(method: Any) -> Any:
+        def called(*given: Any, **named: Any) -> Any:
+            clock.moment += seconds
+            return method(*given, **named)
+
+        return called
+
+    for name in ("_execute", "execute", "ask"):
+        if name in vars(kind):
+            monkeypatch.setattr(kind, name, slowly(vars(kind)[name]))
+
+
 @pytest.fixture(autouse=True)
 def _every_claim_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.0)
@@ -160,9 +177,9 @@ def test_no_more_than_a_tenth_of_the_time_is_spent_on_sweeps(clock: Clock) -> No
     held = Marks()
     with held.timed():
         pass
-    began = held.begin_sweep()
-    clock.moment += 0.5
-    held.end_sweep(began)
+    began = clock.moment
+    with held.sweep(), held.timed():
+        clock.moment += 0.5
     clock.moment = began + 4.9
     assert not held.sweep_due()
     clock.moment = began + 5.0
@@ -189,6 +206,34 @@ def test_a_queue_with_an_order_of_its_own_has_marks_from_its_own_side(store: Sto
     assert claims.ids(3) == newer[::-1]
 
 
+def test_a_server_that_is_far_away_needs_no_marks(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every statement takes 20 ms on its way there and back, and the scan itself takes nothing."""
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
+    far_away(store, clock, monkeypatch, 0.02)
+    claims = Claims(store)
+    claim = passed_one(store, claims)
+    end(store, claim, Ending.RELEASED)
+    assert claims.ids() == [claim.id]
+    assert claims.look_again_in == math.inf
+
+
+def test_a_slow_scan_on_a_server_that_is_far_away_needs_marks(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
+    held = Marks()
+    for scan, is_slow in ((0.022, False), (0.026, True)):
+        with held.sweep():
+            with held.round_trip():
+                clock.moment += 0.02
+            with held.timed():
+                clock.moment += scan
+        assert held.in_use is is_slow
+        clock.moment += 10
+
+
 def test_while_claims_are_quick_there_are_no_marks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
     claims = Claims(store)
@@ -210,7 +255,8 @@ def test_after_a_quick_sweep_a_slow_claim_changes_nothing_for_a_second(
         return held.in_use
 
     assert claim_slowly()
-    held.end_sweep(held.begin_sweep())
+    with held.sweep(), held.timed():
+        pass
     assert not held.in_use
     assert not claim_slowly()
     clock.moment += 1.0

@@ -9,7 +9,7 @@ import pytest
 from rowlock.job import Claim, ClaimRequest, Ending
 from rowlock.monitoring import QueueRecord
 from rowlock.stores.sql.store import Store
-from tests.stores.steps import add, end, take, worker
+from tests.stores.steps import add, end, run_sql, table, take, worker
 
 START = time.time()
 
@@ -107,3 +107,20 @@ def test_a_pause_that_nobody_ended_is_over_for_readers_too(store: Store) -> None
     (claim,) = take(store, who)
     pause(store, who, claim, 10.0, time.time() - 20)
     assert (record(store, "default").paused, record(store, "default").paused_until) == (False, None)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("queues", [(), ("default",)], ids=["all", "named"])
+def test_a_pause_that_nobody_ended_is_over_for_claims_too(
+    store: Store, count: int, queues: tuple[str, ...]
+) -> None:
+    """Before any maintenance; also for a job that has to run alone."""
+    add(store, 3, now=START)
+    who = worker(store, now=START)
+    (claim,) = take(store, who, now=START)
+    pause(store, who, claim, 10.0, START)
+    assert take(store, who, count, START + 9, queues=queues) == []
+    first, *_ = take(store, who, count, START + 11, queues=queues)
+    end(store, first, Ending.RELEASED, now=START + 11)
+    run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5 WHERE id = {first.id}")
+    assert [one.id for one in take(store, who, count, START + 11, queues=queues)] == [first.id]

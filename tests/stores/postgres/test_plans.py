@@ -51,6 +51,7 @@ VALUES: dict[str, Any] = {
     "all": 0,
     "isolate": 0,
     "at": 1.0,
+    "begins": 1,
     "before": BUSY[1] + 1,
     "beyond": COMPLETED[0],
     "charge": 1,
@@ -58,9 +59,6 @@ VALUES: dict[str, Any] = {
     "count": 1,
     "delay": 1.0,
     "done": 1.0,
-    "done_claims": [1, 1],
-    "done_ids": [RUNNING[0], RUNNING[0] + 1],
-    "done_results": ["1", None],
     "error": "e",
     "error_kind": "k",
     "fields": "{}",
@@ -73,7 +71,6 @@ VALUES: dict[str, Any] = {
     "marks": '[{"level": 3, "low": 1, "high": 1001000}, {"level": 5, "low": 1001000, "high": 9000000}]',
     "message": "m",
     "most": 10,
-    "names": ["q0", "q3"],
     "note": "",
     "now": None,
     "position": 1,
@@ -237,10 +234,7 @@ class Sessions(NamedTuple):
             claims = ClaimSql(statements(self.store.database.address.schema), INDEXES)
             strategy = get_strategy(name)
             marked = kind.endswith("at marks")
-            if "at a level" in kind:
-                return claims.take_at_level(strategy, marked), VALUES | case.values
-            sql = claims.take(strategy, False, marked)
-            return sql, VALUES | case.values
+            return claims.take(strategy, marked), VALUES | case.values
         if case.request is None:
             return statements(self.store.database.address.schema)[case.name], VALUES | case.values
         if (case.request, case.done) not in self.exchanges:

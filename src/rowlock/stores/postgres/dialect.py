@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rowlock.stores.sql import statements as queries
-from rowlock.stores.sql.claim_sql import LINE, READY, Order, at_level, first, holes
+from rowlock.stores.sql.claim_sql import LINE, READY, Order, holes
 from rowlock.stores.sql.claiming import CLAIM_COLUMNS
 from rowlock.stores.sql.reading import JOB_COLUMNS
 from rowlock.stores.sql.statements import Statements
@@ -39,10 +39,6 @@ _WORDS = {
     # (11 k against 28 k jobs/s).
     "running": "state || '' = 'running'",
     "lock": "FOR UPDATE SKIP LOCKED",
-    # Of a claim in a plain transaction.
-    "limit": "(SELECT :count)",
-    "if_usual": "",
-    "and_known": "",
     "ids": "SELECT CAST(value AS bigint) FROM json_array_elements_text(:ids)",
     "queues": "SELECT value FROM json_array_elements_text(:queues)",
     "task_names": "SELECT value FROM json_array_elements_text(:task_names)",
@@ -60,7 +56,7 @@ _TYPES = {
     "bigint": (
         *("before", "beyond", "count", "id", "keep", "limit", "minute", "most", "pid", "position", "since"),
         *("token", "completed", "failed", "retried", "cancelled", "released", "claim_number"),
-        *("size", "modified", "bytes", "more", "start_id", "start_claim"),
+        *("size", "modified", "bytes", "more"),
     ),
     "integer": (
         *("include_refused", "isolate", "isolate_least", "isolate_most", "by_age", "charge", "claim"),
@@ -73,7 +69,7 @@ _TYPES = {
     ),
     "bigint[]": ("done_ids",),
     "integer[]": ("done_claims",),
-    "text[]": ("done_results", "names"),
+    "text[]": ("done_results",),
 }
 TYPED = {name: f"CAST({{0}} AS {kind})" for kind, names in _TYPES.items() for name in names} | dict.fromkeys(
     ("at", "now", "run_at", "started_at"), _SECONDS
@@ -108,51 +104,37 @@ def statements(schema: str | None, style: str = "pyformat") -> Statements:
 
 @lru_cache(maxsize=256)
 def exchange(
-    schema: str | None,
-    *,
-    strategy: Strategy,
-    many: bool,
-    named: bool,
-    done: str,
-    asleep: bool,
-    leaves_out: bool,
-    hand_over: bool,
+    schema: str | None, strategy: Strategy, *, many: bool, named: bool, done: str, asleep: bool
 ) -> str:
-    """The fused exchange for what is asked; `done` is "one" or "many" outcomes. A draw is always for many."""
-    write = statements(schema).write
-    parts = {
-        **holes(strategy),
-        "first": first(strategy.order, INDEXES),
-        "done": f"{{done_{done}}}",
-        "awake": "{got_up}" if asleep else "",
-        "begun": "NULL" if hand_over else "{now}",
-        "and_known": " AND {known}" if leaves_out else "",
-    }
-    if not many:
-        parts |= {"queue": ":queue" if named else "{next_in_turn}", "limit": "1", "if_usual": " {is_usual}"}
-        if not named and strategy.order in INDEXES:  # none has the newest first, queue by queue
-            parts["first"] = "{first_of_next_queue}"
-        return write("{exchange_one}", parts)
+    """The fused exchange by this strategy; `done` is "one" or "many" outcomes. A draw is always for many."""
+    parts = holes(strategy, INDEXES, "shares.level")
     parts |= {
-        "turn": "{turn_named}" if named else "{turn_all}",
-        "shares": "{equal_shares}",
-        "queue": "shares.queue",
-        "limit": "shares.share",
+        "done": f"{{done_{done}}}",
+        "in_some_level": "{eligible}",
+        "awake": "{got_up}" if asleep else "",
     }
-    if strategy.draw:
-        weight = strategy.draw.sql("level.priority")
+    if many:
         parts |= {
-            "shares": write(
-                "{drawn_shares}", {"queue": "line.queue", "in_some_level": "{eligible}", "weight": weight}
-            ),
-            "first": "{first_by_index}",
-            "order": parts["within"],
-            "at_level": at_level("shares.level"),
+            "taken": "{taken_many}",
+            "shared_out": "{shares_of_queues}\n",
+            "turn": "{turn_named}" if named else "{turn_all}",
+            "served": "turn.queue",
+            "shares": "{drawn_shares}" if strategy.draw else "{equal_shares}",
+            "weight": strategy.draw.sql("level.priority") if strategy.draw else "",
+            "queue": "shares.queue",
+            "limit": "shares.share",
         }
-    return write("{exchange_many}", parts)
+    else:
+        parts |= {"taken": "{taken_one}", "shared_out": "", "limit": "1", "if_usual": "{is_usual}"}
+    if not (many or named):
+        parts["queue"] = "{next_in_turn}"
+        if strategy.order in INDEXES:  # none has the newest first, queue by queue
+            parts["first"] = "{first_of_next_queue}"
+    return statements(schema).write("{exchange}", parts)
 
 
-@lru_cache(maxsize=256)
-def exchange_start(schema: str | None, done: str) -> str:
+@lru_cache(maxsize=64)
+def exchange_start(schema: str | None) -> str:
     """The fused exchange that begins one claim which was handed over."""
-    return statements(schema).write("{exchange_start}", {"done": f"{{done_{done}}}"})
+    parts = {"facts": "{facts_of_start}", "shared_out": "", "taken": "{taken_start}", "awake": ""}
+    return statements(schema).write("{exchange}", {"done": "{done_many}", **parts})

@@ -6,8 +6,9 @@ Only for what is usual; the statement itself says when it is not, and then has c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -18,8 +19,9 @@ from rowlock.stores.postgres.dialect import exchange, exchange_start
 from rowlock.stores.postgres.faults import is_lost
 from rowlock.stores.postgres.prepared import Row, Value
 from rowlock.stores.source import OneStatement
-from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out
+from rowlock.stores.sql.claiming import CLAIM_COLUMNS, claim_of, left_out, listed
 from rowlock.stores.sql.finishing import without_expired
+from rowlock.stores.sql.queues_in_turn import named_in_turn
 from rowlock.strategies import get_strategy
 
 if TYPE_CHECKING:
@@ -99,30 +101,29 @@ class FusedExchange:
     def _question(self, asked: Exchange, many: bool) -> tuple[str, dict[str, Value]]:
         """The statement, and its values; in the form for `many` jobs or for one."""
         schema, request = self._database.address.schema, asked.request
-        number, done = finished(asked.outcomes)
-        values = {"worker": asked.worker, **done}
+        values: dict[str, Value] = {"worker": asked.worker}
         if asked.start is not None:
             job, claim = asked.start
-            values |= {"start_id": job, "start_claim": claim, "names": _names(asked.start_queues)}
-            return exchange_start(schema, number), values
+            return exchange_start(schema), {
+                "id": job,
+                "claim": claim,
+                "queues": listed(asked.start_queues),
+                **values,
+                **done_many(asked.outcomes),
+            }
         assert request is not None
-        names = _in_turn(request)
-        statement = exchange(
-            schema,
-            strategy=get_strategy(request.strategy),
-            many=many,
-            named=bool(names),
-            done=number,
-            asleep=asked.worker in self._database.sleepers,
-            leaves_out=bool(request.unknown),
-            hand_over=asked.hand_over,
-        )
-        return statement, {
+        names = named_in_turn(request)
+        asleep = asked.worker in self._database.sleepers
+        strategy = get_strategy(request.strategy)
+        done = "many" if len(asked.outcomes) > 1 else "one"
+        values |= done_many(asked.outcomes) if done == "many" else done_one(*asked.outcomes)
+        return exchange(schema, strategy, many=many, named=bool(names), done=done, asleep=asleep), {
+            "begins": int(not asked.hand_over),
             "count": request.count,
             "isolate": int(request.isolate),
             "after": request.after,
             "queue": names[0] if names else None,
-            "names": _names(names),
+            "queues": listed(names),
             "unknown": left_out(request),
             "marks": None,
             **values,
@@ -142,30 +143,26 @@ def is_for_one(request: ClaimRequest) -> bool:
     return request.count == 1 and len(request.queues) < 2 and not drawn
 
 
-def finished(outcomes: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
-    """Which way to write the completed ones ("one" or "many"), and the values for it."""
-    if len(outcomes) > 1:
-        outcomes = sorted(outcomes, key=lambda outcome: outcome.id)
-        return "many", {
-            "done_ids": _array(str(outcome.id) for outcome in outcomes),
-            "done_claims": _array(str(outcome.claim) for outcome in outcomes),
-            "done_results": _array(_quoted(outcome.result) for outcome in outcomes),
-        }
-    if not outcomes:
-        return "one", {"id": None, "claim": None, "result": None}
-    return "one", {"id": outcomes[0].id, "claim": outcomes[0].claim, "result": outcomes[0].result}
+def done_one(outcome: Outcome | None = None) -> dict[str, Value]:
+    """The values that write one completed run, or none."""
+    if outcome is None:
+        return {"id": None, "claim": None, "result": None}
+    return {"id": outcome.id, "claim": outcome.claim, "result": outcome.result}
 
 
-# An array as the text that the server reads: the driver's own lists take 7 us per element.
+def done_many(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """The values that write any number of completed runs."""
+    outcomes = sorted(outcomes, key=attrgetter("id"))
+    return {
+        "done_ids": _array(str(outcome.id) for outcome in outcomes),
+        "done_claims": _array(str(outcome.claim) for outcome in outcomes),
+        "done_results": _array(_quoted(outcome.result) for outcome in outcomes),
+    }
 
 
 def _array(elements: Iterable[str]) -> str:
+    """An array as the text that the server reads: the driver's own lists take 7 us per element."""
     return "{" + ",".join(elements) + "}"
-
-
-def _names(names: Sequence[str]) -> str | None:
-    """The names as an array; None: there are none."""
-    return _array(map(_quoted, names)) if names else None
 
 
 def _quoted(text: str | None) -> str:
@@ -184,7 +181,7 @@ def answer(rows: list[Row], outcomes: Sequence[Outcome], request: ClaimRequest |
     in_vain = request is not None and not claims and get_strategy(request.strategy).draw is not None
     if request is not None and len(claims) > 1:
         claims = get_strategy(request.strategy).arranged(claims)
-        names = _in_turn(request)
+        names = named_in_turn(request)
         claims.sort(
             key=lambda one: names.index(one.queue) if names else (one.queue <= request.after, one.queue)
         )
@@ -201,9 +198,3 @@ def _claim_of(text: bytes) -> Claim:
     row[4] = bytes(row[4]).decode()
     row[14] = None if row[14] == _NULL else bytes(row[14]).decode()
     return claim_of(row)
-
-
-def _in_turn(request: ClaimRequest) -> list[str]:
-    """The named queues, beginning after the one served last."""
-    start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
-    return list(request.queues[start:] + request.queues[:start])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from rowlock.stores.sql.statements import Statements
-from rowlock.strategies import HIGHEST, NEWEST, OLDEST, Key, Strategy
+from rowlock.strategies import HIGHEST, OLDEST, Key, Strategy
 
 Order = tuple[Key, ...]
 # After the queue: of `rowlock_jobs_ready`, which all databases have, and of `rowlock_jobs_line`.
@@ -26,64 +26,40 @@ def backwards(order: Order) -> Order:
     return tuple(Key(key.column, not key.descending) for key in order)
 
 
-def at_level(level: str) -> str:
-    """Which jobs are of this level.
-
-    A range: with `priority =` PostgreSQL may walk the whole line and leave out the other levels (50 ms at
-    200,000 jobs).
-    """
-    return f" AND priority >= {level} AND priority <= {level}"
-
-
 class ClaimSql:
     """The claims of one database: its statements, with a strategy's order in them."""
 
     def __init__(self, statements: Statements, indexes: tuple[Order, ...], has_marks: bool = True) -> None:
         self._statements = statements
         self._indexes = indexes
-        self.isolated = statements["claim_isolated"]
         self.has_marks = has_marks  # a scan may begin where the last one ended
+        self.isolated = statements.write("{take}", {"first": "{first_isolated}"})
+        statements["claim_isolated"] = self.isolated
         if has_marks:
             for name, order in (("sweep_oldest", READY), ("sweep_newest", backwards(READY))):
                 statements[name] = statements.write("{sweep}", {"within": order_sql(order)})
 
     @lru_cache(maxsize=256)  # noqa: B019 - there is one of these for each database
-    def take(self, strategy: Strategy, one: bool, marked: bool = False) -> str:
-        """Take the first :count jobs of :queue, or `one`; if `marked`, of those that :marks name."""
-        words = {"first": first(strategy.order, () if marked else self._indexes), **holes(strategy)}
-        by_levels = words["first"] == "{first_by_levels}"
-        if one and by_levels and not marked and strategy.order in ((OLDEST,), (NEWEST,)):
-            return self._statements.write("{take_one}", words)
-        return self._statements.write("{take}", words)
-
-    @lru_cache(maxsize=256)  # noqa: B019
-    def take_at_level(self, strategy: Strategy, marked: bool = False) -> str:
-        """Take the first :count jobs of :queue whose priority is :level; if `marked`, as above."""
-        words = {"first": "{first_by_index}", **holes(strategy), "at_level": at_level(":level")}
-        if marked:
-            words |= {
-                "first": "{first_by_levels}",
-                "at_level": " AND one_level.number = :level",
-                "merged": "",
-            }
-        return self._statements.write("{take}", words | {"order": words["within"]})
+    def take(self, strategy: Strategy, marked: bool = False) -> str:
+        """Take the first :count jobs of :queue, or of :level there; if `marked`, of what :marks name."""
+        return self._statements.write("{take}", holes(strategy, () if marked else self._indexes))
 
 
-def first(order: Order, indexes: tuple[Order, ...]) -> str:
-    """The fragment that finds the first jobs in this order: by an index that has it, or level by level."""
+def holes(strategy: Strategy, indexes: tuple[Order, ...], level: str = ":level") -> dict[str, str]:
+    """What a strategy fills in, where there are these indexes; `level` is the one that was drawn."""
+    # Within a level the priority is the same: named first, it is the order of an index.
+    within = backwards(READY) if strategy.order[-1].descending else READY
+    order = within if strategy.draw else strategy.order
     has_order = any(order in (index, backwards(index)) for index in indexes)  # read from either end
-    return "{first_by_index}" if has_order else "{first_by_levels}"
-
-
-def holes(strategy: Strategy) -> dict[str, str]:
-    """What a strategy fills in: its order, that of the jobs within a level and that of the levels."""
-    newest = strategy.order[-1].descending
+    # A range: with `priority =` PostgreSQL may walk the whole line and leave out the other levels (50 ms at
+    # 200,000 jobs).
+    by_range = f" AND priority >= {level} AND priority <= {level}"
+    at_level = by_range if has_order else f" AND one_level.number = {level}"
     return {
-        "order": order_sql(strategy.order),
-        # Within a level the priority is the same: named first, it is the order of an index.
-        "within": order_sql(backwards(READY) if newest else READY),
-        "levels_in_order": order_sql(strategy.order[:1] if len(strategy.order) > 1 else (HIGHEST,)),
-        "first_position": "max" if newest else "min",
-        "at_level": "",
-        "merged": "" if len(strategy.order) > 1 else "ORDER BY {order} ",
+        "first": "{first_by_index}" if has_order else "{first_by_levels}",
+        "order": order_sql(order),
+        "within": order_sql(within),
+        "levels_in_order": order_sql(order[:1] if len(order) > 1 else (HIGHEST,)),
+        "at_level": at_level if strategy.draw else "",
+        "merged": "" if len(order) > 1 else "ORDER BY {order} ",
     }

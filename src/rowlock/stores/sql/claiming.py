@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -36,16 +37,23 @@ def claim_of(row: Any) -> Claim:
 
 
 class Claiming:
-    """One worker's claims inside one transaction; with marks, its scans begin there."""
+    """One worker's claims inside one transaction; if its marks are in use, its scans begin there."""
 
     def __init__(
-        self, tx: Session, sql: ClaimSql, worker: str, request: ClaimRequest, marks: Marks | None
+        self,
+        tx: Session,
+        sql: ClaimSql,
+        worker: str,
+        request: ClaimRequest,
+        marks: Marks | None,
+        begins: bool,
     ) -> None:
         self._tx = tx
         self._sql = sql
         self._request = request
-        self._marks = marks
-        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request)}
+        self._marks = marks if marks and marks.in_use else None
+        self._timed = marks.timed if marks else nullcontext
+        self._values: dict[str, Any] = {"worker": worker, "unknown": left_out(request), "begins": int(begins)}
 
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
@@ -66,7 +74,7 @@ class Claiming:
                     if len(got) == share:
                         still_full.append(queue)
             queues = still_full
-            if not queues and (request.unknown or has_isolated):  # all that these had may have been left out
+            if not queues and request.unknown:  # all that these had may have been left out
                 queues = list(islice(line, request.count - len(claims)))
         return claims
 
@@ -79,27 +87,30 @@ class Claiming:
         marks = self._marks
         places = None if marks is None else json_text(marks.of(queue, strategy))
         values = {"queue": queue, "marks": places, **self._values}
+        statement = self._sql.take(strategy, marks is not None)
         if strategy.draw is None:
-            statement = self._sql.take(strategy, count == 1, marks is not None)
-            rows = self._tx.take(statement, count=count, **values)
+            rows = self._scan(statement, count=count, **values)
         else:
-            rows = self._draw(strategy, count, values)
+            rows = self._draw(strategy, statement, count, values)
         claims = strategy.arranged(map(claim_of, rows))
         if marks is not None:
             marks.passed(queue, strategy, claims)
         return claims
 
-    def _draw(self, strategy: Strategy, count: int, values: dict[str, Any]) -> list[Any]:
+    def _draw(self, strategy: Strategy, statement: str, count: int, values: dict[str, Any]) -> list[Any]:
         rows: list[Any] = []
-        statement = self._sql.take_at_level(strategy, self._marks is not None)
         levels = [row[0] for row in self._tx.rows("levels", queue=values["queue"])]
         while levels and len(rows) < count:
             for level, wanted in Counter(strategy.drawn(levels, count - len(rows))).items():
-                won = self._tx.take(statement, level=level, count=wanted, **values)
+                won = self._scan(statement, level=level, count=wanted, **values)
                 rows += won
                 if len(won) < wanted:  # this level ran out: the draws it could not serve are drawn again
                     levels.remove(level)
         return rows
+
+    def _scan(self, statement: str, **values: Any) -> list[Any]:
+        with self._timed():
+            return self._tx.take(statement, **values)
 
 
 def listed(names: Sequence[str]) -> str | None:
@@ -114,24 +125,24 @@ def left_out(request: ClaimRequest) -> str | None:
 
 def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
-    queues = queues_in_turn(db, request, queue_settings(db).paused)
     unknown = left_out(request)
-    if unknown is None:
-        return any(True for _ in queues)
     if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
-    return any(db.row("queue_has_work", queue=queue, unknown=unknown) for queue in queues)
+    queues = queues_in_turn(db, request, queue_settings(db).paused, unknown=unknown)
+    return any(True for _ in queues)
 
 
 def sweep(db: Session, request: ClaimRequest, marks: Marks) -> None:
     """Look from the front of each queue for the first jobs of this worker, and mark them."""
-    began = marks.begin_sweep()
-    settings = queue_settings(db)
-    for queue in queues_in_turn(db, request, settings.paused):
-        strategy = strategy_of(request, settings, queue)
-        statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
-        marks.add(queue, strategy, db.rows(statement, queue=queue, unknown=left_out(request)))
-    marks.end_sweep(began)
+    with marks.sweep():
+        with marks.round_trip():
+            settings = queue_settings(db)
+        for queue in queues_in_turn(db, request, settings.paused):
+            strategy = strategy_of(request, settings, queue)
+            statement = "sweep_newest" if strategy.order[-1].descending else "sweep_oldest"
+            with marks.timed():
+                heads = db.rows(statement, queue=queue, unknown=left_out(request))
+            marks.add(queue, strategy, heads)
 
 
 def start(tx: Session, worker: str, id: int, number: int, queues: Sequence[str]) -> Claim | None:

@@ -51,7 +51,7 @@ class JobSource:
         marks = self._marks_of(worker, request)
         if marks and marks.in_use:  # to look costs as much as a claim that finds nothing
             return True
-        with marks.timed() if marks else nullcontext(), self._database.read(now) as db:
+        with self._database.read(now) as db, marks.timed() if marks else nullcontext():
             return has_work(db, request)
 
     def look_again_in(self, worker: str, request: ClaimRequest) -> float:
@@ -80,20 +80,14 @@ class JobSource:
             return self._database.in_one_statement(asked)
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
-        facts = tx.row("claim_facts", worker=worker, after=request.after)
+        facts = tx.row("claim_facts", worker=worker, after=request.after, unknown=None)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
             raise WorkerGone(f"worker {worker} was declared dead; it has to register anew")
         settings = queue_settings(tx) if has_settings else QueueSettings()
         marks = self._marks_of(worker, request)
-        at_marks = marks if marks and marks.in_use else None
-        scan = Claiming(tx, self._database.claim_sql, worker, request, at_marks)
-        with marks.timed() if marks else nullcontext():
-            claims = scan.take(settings, has_isolated, next_queue)
-        claims = finishing.without_expired(tx, worker, claims)
-        if claims and not begins:
-            tx.run("hand_over", ids=json_text([claim.id for claim in claims]), worker=worker)
-        return claims
+        scan = Claiming(tx, self._database.claim_sql, worker, request, marks, begins)
+        return finishing.without_expired(tx, worker, scan.take(settings, has_isolated, next_queue))
 
     def start(self, tx: Session, worker: str, claim: ClaimKey, queues: Sequence[str]) -> Claim | None:
         begun = claiming.start(tx, worker, *claim, queues)

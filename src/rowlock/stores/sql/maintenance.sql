@@ -41,8 +41,7 @@ SELECT id, claim FROM rowlock_jobs
 WHERE expires_at IS NOT NULL AND expires_at <= {now} AND state IN ('scheduled', 'queued')
 ORDER BY expires_at LIMIT (SELECT :most) {lock}
 
--- Ends pauses whose time is over. `queue_settings` looks at the time itself; the fused claim of PostgreSQL and claims of
--- isolated jobs go by `paused_at` alone, and wait for this.
+-- Ends pauses whose time is over. Claims look at the time themselves: this is for readers, and wakes who sleeps.
 -- name: pauses_over
 SELECT name FROM rowlock_queues WHERE paused_until <= {now}
 
@@ -56,7 +55,7 @@ SELECT 1 FROM (
     UNION ALL
     SELECT queue, task FROM rowlock_jobs WHERE state = 'scheduled' AND run_at <= {now}) AS moving
 WHERE {of_queues} AND {of_tasks}
-  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE paused_at IS NOT NULL)
+  AND queue NOT IN (SELECT name FROM rowlock_queues WHERE {paused})
 LIMIT 1
 
 -- name: queue_has_tasks

@@ -38,20 +38,32 @@ def strategy_of(request: ClaimRequest, settings: QueueSettings, queue: str) -> S
         return get_strategy(request.strategy)
 
 
+def named_in_turn(request: ClaimRequest) -> tuple[str, ...]:
+    """The queues that the request names, beginning after the one served last."""
+    start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
+    return request.queues[start:] + request.queues[:start]
+
+
 def queues_in_turn(
-    db: Session, request: ClaimRequest, paused: Container[str], next_queue: str | None = None
+    db: Session,
+    request: ClaimRequest,
+    paused: Container[str],
+    next_queue: str | None = None,
+    unknown: str | None = None,
 ) -> Iterator[str]:
-    """The queues that have queued jobs and are not paused, beginning after the one served last."""
+    """The queues that have work and are not paused, beginning after the one served last.
+
+    Jobs of unknown tasks count unless they are named: what has to step over them would do so twice.
+    """
     if request.queues:
-        start = request.queues.index(request.after) + 1 if request.after in request.queues else 0
-        for name in request.queues[start:] + request.queues[:start]:
-            if name not in paused and db.row("queue_has_work", queue=name, unknown=None):
+        for name in named_in_turn(request):
+            if name not in paused and db.row("queue_has_work", queue=name, unknown=unknown):
                 yield name
         return
     seen: set[str | None] = {None}
-    name = next_queue or db.row("next_queue", after=request.after)[0]
+    name = next_queue or db.row("next_queue", after=request.after, unknown=unknown)[0]
     while name not in seen:
         seen.add(name)
         if name not in paused:
             yield name
-        name = db.row("next_queue", after=name)[0]
+        name = db.row("next_queue", after=name, unknown=unknown)[0]

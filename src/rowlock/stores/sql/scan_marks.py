@@ -30,25 +30,29 @@ class Marks:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
+        self._scanned = 0.0  # seconds of this claim, or of this sweep
+        self._round_trip = 0.0  # seconds on the way to the server and back, which are not a scan's
         self._sweep_at = 0.0
         self._is_old = False  # the last claim did not begin with a sweep
         self.in_use = False
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Around a scan from the front: if that is slow, the next one begins at marks.
+        """Around a statement that scans from the front: if these are slow, the next claim begins at marks.
 
         Not if it has just been seen that none are needed: large batches are slow without any jobs to skip.
         """
         start = monotonic()
         yield
         end = monotonic()
-        if end - start >= SLOW_SECONDS and end >= self._sweep_at:
+        self._scanned += end - start - self._round_trip
+        if self._scanned >= SLOW_SECONDS and end >= self._sweep_at:
             self.in_use = True
 
     def sweep_due(self) -> bool:
-        """Whether the next claim has to begin with a sweep."""
+        """Whether this claim has to begin with a sweep."""
         is_due = monotonic() >= self._sweep_at
+        self._scanned = 0.0
         self._is_old = self.in_use and not is_due
         return self.in_use and is_due
 
@@ -56,22 +60,26 @@ class Marks:
         """After a claim: seconds after which another one begins with a sweep, if this one did not."""
         return max(0.0, self._sweep_at - monotonic()) if self._is_old else math.inf
 
-    def begin_sweep(self) -> float:
-        """Forget the marks; returns the moment at which the sweep began."""
-        self._parts = {}
-        return monotonic()
+    @contextmanager
+    def sweep(self) -> Iterator[None]:
+        """Around a sweep: it sets all marks anew, and if what it timed was quick, none are needed."""
+        began = monotonic()
+        self._parts, self._scanned, self.in_use = {}, 0.0, False
+        yield
+        self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, (monotonic() - began) / _SWEEPS_SHARE)
+
+    @contextmanager
+    def round_trip(self) -> Iterator[None]:
+        """Around a statement that takes no longer than the way to the server and back."""
+        start = monotonic()
+        yield
+        self._round_trip = monotonic() - start
 
     def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
         """What a sweep has found in one queue."""
         self._parts[queue, _newest(strategy)] = {
             level: _parts(level, first, last, _newest(strategy)) for level, first, last in heads
         }
-
-    def end_sweep(self, began: float) -> None:
-        """All queues have been looked at; what was quick needs no marks."""
-        seconds = monotonic() - began
-        self._sweep_at = began + max(_SWEEP_EVERY_SECONDS, seconds / _SWEEPS_SHARE)
-        self.in_use = seconds >= SLOW_SECONDS
 
     def of(self, queue: str, strategy: Strategy) -> list[Part]:
         """What a scan of this queue looks at; of levels that are not named, everything."""

@@ -80,5 +80,6 @@ class FileSession(Session):
         # tables of SQLite's and took 160 us against 28. Whoever writes has the file for itself.
         rows: list[Any] = self.execute(statement, values).fetchall()
         if rows:
-            self.run("mark_taken", ids=str([row[0] for row in rows]), worker=values["worker"])
+            ids = str([row[0] for row in rows])
+            self.run("mark_taken", ids=ids, worker=values["worker"], begins=values["begins"])
         return rows

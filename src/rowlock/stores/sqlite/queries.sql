@@ -6,26 +6,15 @@
 -- fragment: known
 (:unknown IS NULL OR task NOT IN (SELECT value FROM json_each(:unknown)))
 
--- Where to look in each level: where the marks say, and without marks everywhere.
--- fragment: levels_at_marks
-SELECT level.priority AS number, coalesce(json_extract(mark.value, '$.low'), 0) AS low, coalesce(json_extract(mark.value, '$.high'), 9223372036854775807) AS high
-FROM level LEFT JOIN json_each(:marks) mark ON json_extract(mark.value, '$.level') = level.priority
-WHERE level.priority IS NOT NULL
+-- fragment: marks
+(SELECT json_extract(value, '$.level') AS level, json_extract(value, '$.low') AS low,
+        json_extract(value, '$.high') AS high FROM json_each(:marks)) mark
 
 -- fragment: first_by_levels
 {levels}
 SELECT {claim} FROM ({levels_at_marks}) one_level JOIN rowlock_jobs j ON j.id IN (
-    SELECT id FROM rowlock_jobs WHERE {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
+    SELECT id FROM rowlock_jobs WHERE queue = :queue AND {eligible}{at_level} AND {at_mark} ORDER BY {within} LIMIT :count)
 ORDER BY {order} LIMIT :count
-
--- For one job the first of each level are compared, and nothing is merged: 40 us against 200.
--- fragment: take_one
-{levels}
-SELECT {claim} FROM rowlock_jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND (j.priority, j.position) = (
-    SELECT priority, {first_position}((
-        SELECT position FROM rowlock_jobs WHERE {eligible} AND priority = level.priority ORDER BY {within} LIMIT 1))
-    FROM level WHERE priority IS NOT NULL)
 
 -- All at once cost 2.5 us each against 7; and while one by one is written, Python's other threads are let in between.
 -- name: mark_taken
