@@ -239,12 +239,13 @@ def test_rows_that_nobody_began_in_time_fail(lab: Lab, shop: Shop) -> None:
     then = "'2020-01-01 00:00:00'"
     lab.execute(f"UPDATE {shop.table} SET created_at = CASE job_id WHEN 'old' THEN {then} ELSE {now} END")
     app = lab.app()
-    status = Status("status", **WORDS, error="error_message", created_at="created_at", deadline=3600.0)  # type: ignore[arg-type]
-    shop.consumer(app, nothing, status)
+    lab.execute(f"ALTER TABLE {shop.table} ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
+    kept = {"error": "error_message", "created_at": "created_at", "attempts": "attempts"}
+    shop.consumer(app, nothing, Status("status", **WORDS, **kept, deadline=3600.0))  # type: ignore[arg-type]
     app.consume("video", until_empty=True)
-    assert shop.get("status, error_message") == {
-        "old": ("broken", "it was not begun within 3600 s"),
-        "new": ("finished", None),
+    assert shop.get("status, error_message, attempts") == {
+        "old": ("broken", "it was not begun within 3600 s", 0),  # nobody has tried it
+        "new": ("finished", None, 1),
     }
 
 

@@ -109,7 +109,8 @@ class MaintainedRows:
                 log.warning("consumer %s: %d rows that others left running are due again", name, reset)
         if form.deadline is not None:
             error = claim_outcomes.not_begun_within(form.deadline)
-            late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
+            unclaimed = Outcome(id=0, claim=0, ending=Ending.RELEASED)
+            late = claim_outcomes.decided(unclaimed, Event.EXPIRED, Facts(), self.consumer.retry, error)
             failed = tx.run("fail_too_old", age=form.deadline, **(form.mark_values(late, 0) or {}))
             handed_over = tx.rows("late_claims", age=form.deadline)
             failed += self._fail_claims(tx, handed_over, Event.EXPIRED, error)
