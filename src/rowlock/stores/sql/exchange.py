@@ -6,8 +6,7 @@ Reports come first, then outcomes, minutes and claims; what the database refuses
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -141,11 +140,12 @@ class Exchanges:
     def _finish(self, tx: Session, asked: Exchange) -> list[Outcome]:
         """Write the outcomes; returns those whose claims were lost.
 
-        The claims of a worker that was declared dead are taken back by rescue, which decides what they cost:
-        until then it gives none back.
+        A worker's jobs are taken from it as it is declared dead; a user's rows later, by rescue, which
+        decides what they cost: until then such a worker gives none back.
         """
         released = [one for one in asked.outcomes if one.ending is Ending.RELEASED]
-        if released and tx.row("worker_lives", worker=asked.worker) is None:
+        rows = not self._source.is_jobs
+        if released and rows and tx.row("worker_lives", worker=asked.worker) is None:
             others = [one for one in asked.outcomes if one.ending is not Ending.RELEASED]
             return [*released, *self._source.finish(tx, asked.worker, others)]
         return self._source.finish(tx, asked.worker, asked.outcomes)
@@ -181,20 +181,18 @@ class Exchanges:
         if asked.minutes:
             self._with_retries(_only(asked, minutes=asked.minutes))
         claimed = self._claim_after(asked) if asked.request or asked.start else ExchangeResult()
-        rest = iter(written)
-        by_run = [
-            (whole, list(islice(rest, len(each)))) for whole, each in zip(asked.outcomes, parts, strict=True)
-        ]
+        lost = {key_of(one) for one in written.lost}
+        refused = {key_of(one): one for one in written.refused}
         return ExchangeResult(
             claims=claimed.claims,
-            lost=[whole for whole, each in by_run if all(one.lost for one in each)],
+            lost=[whole for whole, each in zip(asked.outcomes, parts, strict=True) if _all_in(each, lost)],
             # A run of several rows has failed if all of them were refused.
             refused=[
-                msgspec.structs.replace(each[0].outcome, id=whole.id, claim=whole.claim)
-                for whole, each in by_run
-                if all(one.refused for one in each)
+                msgspec.structs.replace(refused[key_of(each[0])], id=whole.id, claim=whole.claim)
+                for whole, each in zip(asked.outcomes, parts, strict=True)
+                if _all_in(each, refused)
             ],
-            unwritable=[key_of(one.outcome) for one in written if one.unwritable] + claimed.unwritable,
+            unwritable=[*written.unwritable, *claimed.unwritable],
             was_split=True,
         )
 
@@ -230,3 +228,7 @@ class Exchanges:
 def _only(asked: Exchange, **parts: Any) -> Exchange:
     """An exchange of the same worker, of these parts alone."""
     return Exchange(worker=asked.worker, now=asked.now, **parts)
+
+
+def _all_in(outcomes: Sequence[Outcome], keys: Container[ClaimKey]) -> bool:
+    return all(key_of(one) in keys for one in outcomes)

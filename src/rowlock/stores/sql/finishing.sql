@@ -118,10 +118,9 @@ WHERE EXISTS (SELECT 1 FROM rowlock_jobs WHERE {this_claim})
 SELECT id, claim, cancel_requested_at IS NOT NULL FROM rowlock_jobs
 WHERE claimed_by = :worker AND state = 'running'
 
--- In the order of their ids, in which they are written then: two who take the same ones back do not block each other.
 -- name: held_by
 SELECT id, claim, failures, max_attempts, started_at, cancel_requested_at, task, deaths, queue, {refusal}
-FROM rowlock_jobs j WHERE claimed_by = :worker AND state = 'running' ORDER BY id
+FROM rowlock_jobs j WHERE claimed_by = :worker AND state = 'running'
 
 -- name: tasks_of
 SELECT CAST(tasks AS text) FROM rowlock_workers WHERE id = :worker

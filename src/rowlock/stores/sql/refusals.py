@@ -30,13 +30,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What became of one outcome that was written apart."""
+class Written(msgspec.Struct):
+    """What became of outcomes that were written apart."""
 
-    outcome: Outcome  # a refused one: as the failure that it is now
-    lost: bool = False
-    refused: bool = False
-    unwritable: bool = False  # and not even the failure could be written
+    lost: list[Outcome] = []
+    refused: list[Outcome] = []  # as the failures that they are now
+    unwritable: list[ClaimKey] = []  # of these not even the failure could be written
 
 
 class Refusals:
@@ -57,7 +56,7 @@ class Refusals:
 
         _apart(write, reports, self._drop)
 
-    def _drop(self, report: Report, error: DataRefused) -> None:
+    def _drop(self, report: Report, error: DataRefused) -> list[None]:
         key = (report.id, report.claim)
         if key not in self._dropped:  # once for each run, which may report twice a second
             if len(self._dropped) > _MOST_REMEMBERED:
@@ -65,6 +64,7 @@ class Refusals:
             self._dropped.add(key)
             (title,) = self.source.titles([key])
             log.warning("%s: the database refused its progress or log lines: %s", title, error.said)
+        return []
 
     def write_apart(
         self,
@@ -72,33 +72,33 @@ class Refusals:
         outcomes: Sequence[Outcome],
         write: Callable[[Sequence[Outcome]], list[Outcome]],
         now: float | None,
-    ) -> list[Written]:
+    ) -> Written:
         """Write outcomes by `write`, which returns the lost ones; a refused one becomes a failure."""
+        written = Written([], [], [])
 
-        def write_all(some: Sequence[Outcome]) -> list[Written]:
-            lost = write(some)
-            return [Written(one, lost=one in lost) for one in some]
-
-        def refused(outcome: Outcome, error: DataRefused) -> Written:
+        def refused(outcome: Outcome, error: DataRefused) -> list[Outcome]:
             title = self._title(outcome)  # which cannot be read after its claim has ended
             plain = msgspec.structs.replace(outcome, rescued=False)
             failed = decided(plain, Event.REFUSED, Facts(), DEFAULT, error.said)
             try:
                 if write([failed]):
-                    return Written(outcome, lost=True)
+                    return [outcome]
             except DataRefused as again:
                 self.keep(worker, failed, again, now)
-                return Written(failed, refused=True, unwritable=True)
-            log.error(
-                "%s: the database refused its outcome %s, so it failed: %s%s",
-                title,
-                outcome.ending,
-                error.said,
-                f" (its own error: {headline(outcome.error)})" if outcome.error else "",
-            )
-            return Written(failed, refused=True)
+                written.unwritable.append(key_of(outcome))
+            else:
+                log.error(
+                    "%s: the database refused its outcome %s, so it failed: %s%s",
+                    title,
+                    outcome.ending,
+                    error.said,
+                    f" (its own error: {headline(outcome.error)})" if outcome.error else "",
+                )
+            written.refused.append(failed)
+            return []
 
-        return _apart(write_all, outcomes, refused)
+        written.lost = _apart(write, outcomes, refused)
+        return written
 
     def keep(self, worker: str, outcome: Outcome, error: DataRefused, now: float | None) -> None:
         """Nothing can be written for this claim: it stays held, and its history says so."""
@@ -125,7 +125,7 @@ def key_of(outcome: Outcome) -> ClaimKey:
 
 
 def _apart(
-    write: Callable[[Sequence[T]], list[R]], items: Sequence[T], refused: Callable[[T, DataRefused], R]
+    write: Callable[[Sequence[T]], list[R]], items: Sequence[T], refused: Callable[[T, DataRefused], list[R]]
 ) -> list[R]:
     """Write them all, in one transaction; after a refusal each half by itself, down to what is refused."""
     if not items:
@@ -134,6 +134,6 @@ def _apart(
         return write(items)
     except DataRefused as error:
         if len(items) == 1:
-            return [refused(items[0], error)]
+            return refused(items[0], error)
     middle = len(items) // 2
     return _apart(write, items[:middle], refused) + _apart(write, items[middle:], refused)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from rowlock import claim_outcomes
 from rowlock.endings import Event
-from rowlock.errors import StoreMoved
+from rowlock.errors import DataRefused, StoreMoved
 from rowlock.job import Ending, Outcome
 from rowlock.liveness import Lease
 from rowlock.stores.base import Rescue
-from rowlock.stores.source import DeadHolder, HeldClaim
+from rowlock.stores.source import DeadHolder, HeldClaim, Source
 from rowlock.stores.sql.database import Database
-from rowlock.stores.sql.refusals import Refusals
+from rowlock.stores.sql.refusals import Refusals, key_of
 from rowlock.stores.sql.session import Session
 
 _REFUSED_AGAIN_SECONDS = 60.0  # between tries to take back from a dead worker what was refused before
@@ -36,10 +35,17 @@ class Rescuing:
 
     def retire(self, worker: str, now: float | None = None) -> None:
         """End a worker in good order; what it still holds goes back, free of charge."""
-        for one in self._refusals:
-            self._take_back(one, DeadHolder(worker, "stopped"), now)
-        with self._database.write(now) as tx:  # if it held nothing
-            tx.run("retire_worker", worker=worker)
+        holder = DeadHolder(worker, "stopped")
+        try:
+            with self._database.write(now) as tx:
+                tx.run("retire_worker", worker=worker)  # first: what comes back is for others, who are told
+                for one in self._refusals:
+                    self._take_back(tx, one.source, holder)
+        except DataRefused:
+            with self._database.write(now) as tx:
+                tx.run("retire_worker", worker=worker)
+            for one in self._refusals:
+                self._take_back_apart(one, holder, now)
 
     def rescue(
         self,
@@ -59,19 +65,27 @@ class Rescuing:
             # transaction of its own, which would wait for the one below.
             if not self._holders(db, include_refused) and not db.rows("silent_workers"):
                 return Rescue()
-        # Should this process end between the two: the claims of the dead are looked for at every rescue.
-        with self._database.write(now) as tx:
-            silent = self._declare_dead(tx, worker, careful_age, may_rescue)
-        with self._database.read(now) as db:
-            holders = self._holders(db, include_refused)
-        taken: list[tuple[str, list[Ending]]] = []
-        for one, holder in holders:
-            with suppress(StoreMoved):  # the jobs are elsewhere by now: a worker of rows sees to its own
-                taken.append((holder.id, self._take_back(one, holder, now)))
+        try:
+            with self._database.write(now) as tx:
+                silent = self._declare_dead(tx, worker, careful_age, may_rescue)
+                taken = [
+                    (holder.id, self._take_back(tx, one.source, holder))
+                    for one, holder in self._holders(tx, include_refused)
+                ]
+        except StoreMoved:  # the jobs are elsewhere by now: a worker of rows goes on to see to its own
+            self._refusals = [one for one in self._refusals if not one.source.is_jobs]
+            return self.rescue(worker, careful_age, now, may_rescue) if self._refusals else Rescue()
+        except DataRefused:
+            with self._database.write(now) as tx:
+                silent = self._declare_dead(tx, worker, careful_age, may_rescue)
+            with self._database.read(now) as db:
+                holders = self._holders(db, include_refused)
+            taken = [(holder.id, self._take_back_apart(one, holder, now)) for one, holder in holders]
         counts = Counter(ending for _, ends in taken for ending in ends)
+        back = counts.total() - counts[Ending.FAILED] - counts[Ending.CANCELLED]
         return Rescue(
             workers=sorted({*(silent or ()), *(name for name, ends in taken if ends)}),
-            requeued=counts.total() - counts[Ending.FAILED] - counts[Ending.CANCELLED],
+            requeued=back,
             failed=counts[Ending.FAILED],
             cancelled=counts[Ending.CANCELLED],
             waited=silent is None,
@@ -96,26 +110,37 @@ class Rescuing:
             (one, holder) for one in self._refusals for holder in one.source.dead_holders(db, include_refused)
         ]
 
-    def _take_back(self, refusals: Refusals, holder: DeadHolder, now: float | None) -> list[Ending]:
-        """Decide on each claim of a dead worker; returns how they ended, but for those settled already.
+    def _take_back(self, tx: Session, source: Source, holder: DeadHolder) -> list[Ending]:
+        """Decide on each claim of a dead worker; returns how they ended, but for those settled already."""
+        outcomes = _all_decided(source.left_by(tx, holder.id), holder)
+        lost = self._finish(tx, source, holder, outcomes)
+        return [one.ending for one in outcomes if one not in lost]
 
-        What is refused fails, or stays where it is and is tried again.
-        """
-        source = refusals.source
+    def _take_back_apart(self, refusals: Refusals, holder: DeadHolder, now: float | None) -> list[Ending]:
+        """The same, each by itself; what is refused fails, or stays where it is and is tried again."""
         with self._database.read(now) as db:
-            outcomes = _all_decided(source.left_by(db, holder.id), holder)
+            outcomes = _all_decided(refusals.source.left_by(db, holder.id), holder)
 
         def write(some: Sequence[Outcome]) -> list[Outcome]:
             with self._database.write(now) as tx:
-                if holder.ended == "stopped":  # first: what comes back is for others, who are told
-                    tx.run("retire_worker", worker=holder.id)
-                lost = source.finish(tx, holder.id, some)
-                back = [one for one in some if one not in lost and one.ending is not Ending.FAILED]
-                source.announce(tx, back)
-            return lost
+                return self._finish(tx, refusals.source, holder, some)
 
         written = refusals.write_apart(holder.id, outcomes, write, now)
-        return [one.outcome.ending for one in written if not (one.lost or one.unwritable)]
+        gone = {key_of(one) for one in written.lost} | set(written.unwritable)
+        failed = {key_of(one) for one in written.refused}
+        return [
+            Ending.FAILED if key_of(one) in failed else one.ending
+            for one in outcomes
+            if key_of(one) not in gone
+        ]
+
+    def _finish(
+        self, tx: Session, source: Source, holder: DeadHolder, outcomes: Sequence[Outcome]
+    ) -> list[Outcome]:
+        """Write the outcomes and tell others what came back; returns those that were settled already."""
+        lost = source.finish(tx, holder.id, outcomes)
+        source.announce(tx, [one for one in outcomes if one not in lost and one.ending is not Ending.FAILED])
+        return lost
 
     def _is_time_for_refused(self, now: float | None) -> bool:
         """True once a minute: then the claims are looked at, too, that could not be taken back before."""

@@ -63,10 +63,12 @@ WHERE id IN (SELECT id FROM rowlock_workers WHERE {silent} {lock}) RETURNING id
 -- name: retire_worker
 UPDATE rowlock_workers SET dead_at = {now}, ended = 'stopped' WHERE id = :worker AND dead_at IS NULL
 
--- Those whose claims nobody has taken back yet, or were committed at the moment at which they were declared dead; with
--- `include_refused` also those whose claims the database refused to give back.
+-- Those whose claims were committed at the moment at which they were declared dead;
+-- with `include_refused` also those whose
+-- claims the database refused to give back.
 -- name: dead_holders
 SELECT id, ended, beat_at, lease FROM rowlock_workers w
 WHERE dead_at IS NOT NULL AND (:include_refused = 1 OR dead_at > {now-age})
   AND EXISTS (SELECT 1 FROM rowlock_jobs j
               WHERE j.claimed_by = w.id AND j.state = 'running' AND (:include_refused = 1 OR {refusal} IS NULL))
+{lock}
