@@ -25,10 +25,12 @@ class Clash(StoreBusy):
 
 
 class FileHeld(StoreBusy):
-    """Another process has the file open: who, for people."""
+    """Another process has the file open: who, for people, and what to do about it."""
 
-    def __init__(self, said: str, who: str) -> None:
-        super().__init__(said)
+    def __init__(self, said: str, cure: str, who: str) -> None:
+        super().__init__(f"{said}: {cure}")
+        self.said = said
+        self.cure = cure
         self.who = who
 
 
@@ -76,7 +78,7 @@ def _held(text: str, path: str) -> FileHeld:
     found = _HELD.search(text)
     who = f"process {found[2]} ({found[1]})" if found else "another process"
     return FileHeld(
-        f"{path} is open in {who}, and DuckDB lets one process open a file at a time: "
+        f"{path} is open in {who}, and DuckDB lets one process open a file at a time",
         "end that program, or run this inside it with Rowlock(engine=...)",
         who,
     )

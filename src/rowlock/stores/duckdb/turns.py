@@ -241,7 +241,7 @@ class LentConnection:
 def _never_gives_a_turn(held: FileHeld, shown: str, seconds: float) -> FileHeld:
     return FileHeld(
         f"{shown} is open in {held.who}, which gave no turn in {seconds:.1f} s; DuckDB lets one process "
-        "open a file at a time: "
+        "open a file at a time",
         "end that program, run this inside it with Rowlock(engine=...), or let it take turns, with "
         "rowlock.duckdb.create_engine(path), an engine without a pool, or `with app.connection() as con:`",
         held.who,
