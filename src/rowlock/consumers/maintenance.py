@@ -109,8 +109,9 @@ class MaintainedRows:
                 log.warning("consumer %s: %d rows that others left running are due again", name, reset)
         if form.deadline is not None:
             error = claim_outcomes.not_begun_within(form.deadline)
-            unclaimed = Outcome(id=0, claim=0, ending=Ending.RELEASED)
-            late = claim_outcomes.decided(unclaimed, Event.EXPIRED, Facts(), self.consumer.retry, error)
+            # The mark of a claimed row takes away the attempt that its claim has counted there, and adds the
+            # charge; these rows have no claim, and are to keep their number.
+            late = Outcome(id=0, claim=0, ending=Ending.FAILED, error=error, charge=1)
             failed = tx.run("fail_too_old", age=form.deadline, **(form.mark_values(late, 0) or {}))
             handed_over = tx.rows("late_claims", age=form.deadline)
             failed += self._fail_claims(tx, handed_over, Event.EXPIRED, error)
