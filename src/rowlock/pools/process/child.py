@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -42,10 +43,9 @@ def main(incoming: Connection, outgoing: Connection, plan: messages.ChildPlan) -
     _die_with_the_parent(plan.parent)
     sender = MessageSender(outgoing)
     runs = ChildRuns(sender)
-    receiving = threading.Thread(
+    threading.Thread(
         target=_receive_messages, args=(incoming, runs, plan.parent), name="rowlock-receive", daemon=True
-    )
-    receiving.start()
+    ).start()
     residents = Residents()
     try:
         runs.app = app = _import_app(plan)
@@ -56,10 +56,12 @@ def main(incoming: Connection, outgoing: Connection, plan: messages.ChildPlan) -
         sender.send(messages.StartFailed(storable(_in_short(error)), storable(describe(error))))
         return
     sender.send(messages.Ready(residents.seconds))
+    reporting = threading.Thread(target=runs.send_reports, name="rowlock-report", daemon=True)
+    reporting.start()
     runs.work(residents)
     residents.close()
     app.close()
-    receiving.join()  # what a thread still holds when the process ends, DuckDB 2.0 lists on stderr as leaked
+    reporting.join()  # what a thread still holds when the process ends, DuckDB 2.0 lists on stderr as leaked
 
 
 def _in_short(error: BaseException) -> str:
@@ -121,13 +123,12 @@ def _workload_of(app: Any, plan: messages.ChildPlan) -> Workload:
 
 
 def _receive_messages(incoming: Connection, runs: ChildRuns, parent: int) -> None:
-    """Receive the parent's messages, and report to it; end the process when the parent is gone."""
+    """Receive the parent's messages; end the process when the parent is gone."""
     try:
         while True:
-            while not incoming.poll(_REPORT_INTERVAL_SECONDS if runs.is_busy else _PARENT_CHECK_SECONDS):
+            while not incoming.poll(_PARENT_CHECK_SECONDS):
                 if sys.platform != "win32" and os.getppid() != parent:
                     os._exit(1)  # somebody who inherited the pipe's other end keeps it open
-                runs.send_report()
             if not runs.receive(messages.for_child.decode(incoming.recv_bytes())):
                 return
     except (EOFError, OSError):
@@ -172,6 +173,8 @@ class ChildRuns:
         self.app: App  # once it is imported
         self.workload: Workload
         self._current: JobContext | None = None
+        self._busy = threading.Event()
+        self._ended = False  # nothing more will come
         self._reports = threading.Lock()  # held while a report is taken and sent
         self._asked: deque[threading.Event] = deque()  # for unwritten reports; answered in the same order
 
@@ -181,36 +184,30 @@ class ChildRuns:
         """Run what the parent sends until it says that nothing more will come."""
         executor = Executor(self.app.hooks, self.app.settings.max_payload_bytes, residents)
         while (context := self._jobs.get()) is not None:
+            self._busy.set()
             outcome = executor.execute(self.workload.registry.find(context.task), context)
             if os.getpid() != self._process:  # a task forked, and its child returned from the task
                 os._exit(0)
+            self._busy.clear()
             with self._reports:  # none is sent after the outcome
                 self._current = None
-                self._send_report_of(context)
+                if report := context.take_report():
+                    self._sender.send(messages.Reported(report))
             self._sender.send(messages.RunEnded(outcome))
+        self._ended = True
+        self._busy.set()
 
-    def _send_report_of(self, context: JobContext) -> None:
-        if report := context.take_report():
-            self._sender.send(messages.Reported(report))
+    # -- in the reporting thread --------------------------------------------------------------------
+
+    def send_reports(self) -> None:
+        """While a job runs, send its progress and log lines; ends when nothing more will come."""
+        while self._busy.wait() and not self._ended:
+            time.sleep(_REPORT_INTERVAL_SECONDS)
+            with self._reports:
+                if self._current is not None and (report := self._current.take_report()):
+                    self._sender.send(messages.Reported(report))
 
     # -- in the receiving thread -------------------------------------------------------------------
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether there is a run, which may have something to report."""
-        return self._current is not None
-
-    def send_report(self) -> None:
-        """Send the progress and the log lines of the run, unless its transaction opens just now.
-
-        That holds the lock until it has an answer, which this thread receives.
-        """
-        if self._reports.acquire(blocking=False):
-            try:
-                if self._current is not None:
-                    self._send_report_of(self._current)
-            finally:
-                self._reports.release()
 
     def receive(self, message: object) -> bool:
         """Act on a message of the parent; False if it was the last."""
