@@ -16,6 +16,8 @@ import pytest
 from rowlock import ConfigurationError, Fail, JobContext, JobFailed, Outcome, Retry, RetryLater, Rowlock
 from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut, StoreBusy
 from rowlock.execution.context import JobLogFilter
+from rowlock.pools.thread import ThreadPool
+from rowlock.worker.cycle import Cycle
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
 from tests.forks import end_child
@@ -891,3 +893,38 @@ def test_a_child_that_a_task_forked_and_forgot_ends(app: Rowlock, monkeypatch: p
     child = app.result(job.id)
     assert child > 0
     assert os.waitpid(child, 0) == (child, 0)
+
+
+def test_a_runner_that_is_late_claims_nothing_for_a_worker_that_has_ended(
+    app: Rowlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is held up between the outcome of its run and the look at whether it makes the next cycle."""
+    is_alone, late, leave, left = ThreadPool.is_alone, threading.Event(), threading.Event(), threading.Event()
+
+    def held_up(pool: ThreadPool) -> bool:
+        late.set()
+        leave.wait(30)
+        return is_alone(pool)
+
+    run_if_due = Cycle.run_if_due
+
+    def noticed(cycle: Cycle, *given: Any) -> bool:
+        try:
+            return run_if_due(cycle, *given)
+        finally:
+            left.set()
+
+    monkeypatch.setattr(ThreadPool, "is_alone", held_up)
+    monkeypatch.setattr(Cycle, "run_if_due", noticed)
+
+    @app.task
+    def work() -> None: ...
+
+    work.enqueue()
+    with app.worker(concurrency=1).background():
+        assert late.wait(30)
+    second = work.enqueue()
+    leave.set()
+    assert left.wait(30)
+    assert app.job(second.id).state == "queued"
+    assert [one for one in app.store.workers() if one.dead_at is None] == []

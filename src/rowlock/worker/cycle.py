@@ -65,6 +65,7 @@ class Cycle:
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
+        self.closed = False  # no runner makes a cycle any more, until the worker runs again
         self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._runs.pausing.clear()
         self._look_at = 0.0
@@ -97,7 +98,7 @@ class Cycle:
         if not self.lock.acquire(blocking=False):
             return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
         try:
-            if not self.stopping:
+            if not self.closed:
                 self.run()
         except BaseException as error:
             self.failure = error

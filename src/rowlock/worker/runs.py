@@ -110,9 +110,9 @@ class Runs:
             load.slow += change
 
     def take_back(self, waiting: Sequence[Run]) -> None:
-        """These have not begun, and will not, because others may be idle: they go back as they came."""
+        """These have not begun, and will not: they go back as they came."""
         if waiting:
-            log.debug("%d jobs are left to other workers: they would have to wait here", len(waiting))
+            log.debug("%d jobs go back that have not begun", len(waiting))
         for run in waiting:
             self.settle(run, ended(run.claim, Event.RELEASED, run.retry), ring=False)
 

@@ -325,7 +325,7 @@ class Worker:
     def _end(self) -> None:
         """Give back what still runs, write what is left, retire."""
         with self.cycle.lock:
-            self.cycle.stopping = True  # no runner makes a cycle any more
+            self.cycle.closed = True
         self.cycle.take_back()
         self.runs.give_back_all()
         self._pools.close()  # after that: what a pool breaks off has been decided on
