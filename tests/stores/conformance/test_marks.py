@@ -234,6 +234,26 @@ def test_a_slow_scan_on_a_server_that_is_far_away_needs_marks(
         clock.moment += 10
 
 
+def test_one_stall_on_the_way_does_not_keep_slow_scans_from_marks(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is met by the statement that measures the way, in a sweep; every scan takes 200 ms."""
+    monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
+    held = Marks()
+    with held.sweep():
+        with held.round_trip():
+            clock.moment += 0.3
+        with held.timed():
+            clock.moment += 0.2
+    claims = 0
+    while not held.in_use and claims < 1_000:
+        claims += 1
+        held.sweep_due()
+        with held.timed():
+            clock.moment += 0.2
+    assert claims < 1_000
+
+
 def test_while_claims_are_quick_there_are_no_marks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_marks, "SLOW_SECONDS", 0.005)
     claims = Claims(store)

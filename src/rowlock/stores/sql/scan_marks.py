@@ -15,6 +15,7 @@ from rowlock.strategies import Ordered, Strategy
 SLOW_SECONDS = 0.005  # a claim that takes so long steps over too many jobs of others
 _SWEEP_EVERY_SECONDS = 1.0  # how long a job that came back before a mark may stay unseen
 _SWEEPS_SHARE = 0.1  # of the time, at most: a longer sweep is made less often
+_ROUND_TRIP_HOLDS_SECONDS = 60.0  # then it counts as none, so that one that met a stall is measured again
 
 Part = dict[str, int]  # of one level: jobs at positions above `low` and up to `high` are looked at
 Head = tuple[int, int | None, int]  # a level, its first position that is for this worker, its last of all
@@ -31,7 +32,8 @@ class Marks:
     def __init__(self) -> None:
         self._parts: dict[tuple[str, bool], dict[int, list[Part]]] = {}  # by queue and direction, by level
         self._scanned = 0.0  # seconds of this claim, or of this sweep
-        self._round_trip = 0.0  # seconds on the way to the server and back, which are not a scan's
+        self._round_trip = 0.0  # seconds on the way to the server and back, which are not a scan's,
+        self._round_trip_until = 0.0  # until then
         self._sweep_at = 0.0
         self._is_old = False  # the last claim did not begin with a sweep
         self.in_use = False
@@ -45,7 +47,8 @@ class Marks:
         start = monotonic()
         yield
         end = monotonic()
-        self._scanned += end - start - self._round_trip
+        round_trip = self._round_trip if end < self._round_trip_until else 0.0
+        self._scanned += max(0.0, end - start - round_trip)
         if self._scanned >= SLOW_SECONDS and end >= self._sweep_at:
             self.in_use = True
 
@@ -73,7 +76,8 @@ class Marks:
         """Around a statement that takes no longer than the way to the server and back."""
         start = monotonic()
         yield
-        self._round_trip = monotonic() - start
+        end = monotonic()
+        self._round_trip, self._round_trip_until = end - start, end + _ROUND_TRIP_HOLDS_SECONDS
 
     def add(self, queue: str, strategy: Strategy, heads: Iterable[Head]) -> None:
         """What a sweep has found in one queue."""
