@@ -904,6 +904,55 @@ def test_the_commit_of_a_psycopg_connections_block_is_refused(on_postgres: Bench
     assert f"    {lines}" in (found.error or "")
 
 
+@pytest.mark.parametrize("kind", ["psycopg", "session", "connection", "async psycopg", "async session"])
+def test_a_connection_of_the_tasks_that_the_server_ends_costs_an_attempt(
+    on_postgres: Bench, kind: str
+) -> None:
+    """Nobody has committed it too early, which would fail the job at once."""
+    url = on_postgres.app.settings.database_url.partition("?")[0]
+    engine = sqlalchemy.create_engine(alchemy_url(on_postgres), poolclass=NullPool)
+    which, brought = "SELECT pg_backend_pid()", []
+
+    def restart(ctx: JobContext, process: int) -> None:
+        if ctx.attempt == 1:
+            with psycopg.connect(url) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", [process])
+
+    def write(ctx: JobContext) -> None:
+        if kind == "psycopg":
+            opened = psycopg.connect(url)
+            brought.append(opened.close)
+            with ctx.transaction(opened):
+                opened.execute(on_postgres.insert, (f"attempt {ctx.attempt}",))
+                restart(ctx, opened.info.backend_pid)
+        else:
+            session: Any = Session(engine) if kind == "session" else engine.connect()
+            with session, ctx.transaction(session):
+                session.execute(named_insert(on_postgres), {"word": f"attempt {ctx.attempt}"})
+                restart(ctx, session.execute(sqlalchemy.text(which)).scalar())
+
+    async def awrite(ctx: JobContext) -> None:
+        if kind == "async psycopg":
+            opened = await psycopg.AsyncConnection.connect(url)
+            brought.append(lambda: asyncio.run(opened.close()))
+            async with ctx.transaction(opened):
+                await opened.execute(on_postgres.insert, (f"attempt {ctx.attempt}",))
+                restart(ctx, opened.info.backend_pid)
+        else:
+            own = create_async_engine(alchemy_url(on_postgres, asynchronous=True), poolclass=NullPool)
+            async with AsyncSession(own) as session, ctx.transaction(session):
+                await session.execute(named_insert(on_postgres), {"word": f"attempt {ctx.attempt}"})
+                restart(ctx, (await session.execute(sqlalchemy.text(which))).scalar() or 0)
+
+    register = on_postgres.app.task(retry=ONCE_MORE)
+    job = register(awrite if kind.startswith("async") else write).enqueue()
+    on_postgres.work()
+    for close in brought:
+        close()
+    found = on_postgres.app.job(job.id)
+    assert (found.state, found.claim, on_postgres.words()) == ("completed", 2, ["attempt 2"])
+
+
 def test_a_lost_claim_undoes_what_was_written_on_a_session(on_postgres: Bench) -> None:
     engine = sqlalchemy.create_engine(alchemy_url(on_postgres), poolclass=NullPool)
 

@@ -33,6 +33,7 @@ class UserConnection:
         self._given = given
         self._refusal: str | None = None  # while a task's transaction is held here
         self._mark: object = None
+        self._driver: Any = None  # the driver's own connection, while it is held
 
     @property
     def key(self) -> object | None:
@@ -72,6 +73,7 @@ class UserConnection:
         """
         self._refusal = refusal  # first: a task must not complete without what it could not begin
         self.begin()
+        self._driver = self.key
         if self.dialect == "duckdb":  # which has no savepoints
             self._mark = self._transaction_number()
         else:
@@ -87,7 +89,15 @@ class UserConnection:
             elif self._mark != (found := self._transaction_number()):
                 raise StoreError(f"the transaction {self._mark} has ended; this is {found}")
         except Exception as error:
+            if self._was_lost(error):
+                raise
             raise Fail(self._refusal) from error  # it would be the same at each attempt
+
+    def _was_lost(self, error: Exception) -> bool:
+        """Whether the server has ended the connection, and not the task: another attempt may succeed."""
+        by_sqlalchemy = getattr(error, "connection_invalidated", False)
+        by_psycopg = getattr(self._driver, "broken", False) or getattr(self._driver, "closed", 0) == 2
+        return bool(by_sqlalchemy or by_psycopg)
 
     def _transaction_number(self) -> object:
         return self.run("SELECT txid_current()", {}).rows[0][0]
