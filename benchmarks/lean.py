@@ -6,7 +6,6 @@ the machine is at the moment.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from benchmarks.apps import add, adding_app
 from benchmarks.measure import Timing, in_turn, spread, timed
 from benchmarks.report import Line, Setting
 from rowlock.job import Claim
-from rowlock.worker.cycle import Cycle
+from rowlock.worker.next_cycle import NextCycle
 from rowlock.worker.runner import Runner
 from rowlock.worker.runs import Runs
 
@@ -29,7 +28,7 @@ def run(setting: Setting) -> list[Line]:
     app, task = adding_app(setting.folder / "rowlock.db")
     worker = app.worker(concurrency=1)
     over = _Over(worker.runs)
-    runner = Runner(worker.runs, worker._executor, cast("Cycle", over), queue.SimpleQueue())
+    runner = Runner(worker.runs, worker._executor, cast("NextCycle", over))
     worker._pools.make(runner.work)
     worker._demand.reset(worker._pools.slots, None)
     claims = [_claim(number, task.name) for number in range(_BATCH)]
@@ -72,16 +71,15 @@ def run(setting: Setting) -> list[Line]:
 
 
 class _Over:
-    """Stands where a runner asks for an exchange, and says when all runs have ended."""
+    """Stands where a runner is told who makes the next cycle, and says when all runs have ended."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self.event = threading.Event()
 
-    def run_if_due(self, is_alone: Callable[[], bool]) -> bool:
+    def after_run(self, is_alone: Callable[[], bool]) -> None:
         if not self._runs.in_flight:
             self.event.set()
-        return True
 
 
 def _often(work: Callable[[], None]) -> None:

@@ -274,7 +274,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_usual(self) -> bool:
-        """True for a first-try completion: it leaves no history."""
+        """True for a first-try completion: it leaves no history, and as of a job it pauses nothing."""
         return self.ending is Ending.COMPLETED and self.claim == 1
 
     @property
@@ -314,7 +314,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "PRIORITY"
     queues: tuple[str, ...] = ()
     after: str = ""
-    isolate: bool = True
+    may_isolate: bool = True  # whether one that has to run alone may come
     unknown: tuple[str, ...] = ()  # tasks whose jobs are left to other workers
 
 

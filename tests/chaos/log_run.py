@@ -65,7 +65,7 @@ def write(path: str, writes: int) -> dict[str, float]:
             began = time.monotonic()
             store.insert([new(args=f'"{"x" * 1000}"') for _ in range(_JOBS)])
             calls.append(time.monotonic() - began)
-            take(store, me, _JOBS // 2, isolate=False)
+            take(store, me, _JOBS // 2, may_isolate=False)
             logs.append(os.stat(f"{path}-wal").st_size)
         store.close()
 

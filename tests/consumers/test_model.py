@@ -116,7 +116,7 @@ class ConsumerModel(RuleBasedStateMachine):
             return
         who, most = self.workers[which], count * (consumer.batch or 1)
         returned, free = self.takeable(name, most, isolate)
-        got = take(cast("Store", store), who, count, now=self.now, isolate=isolate)
+        got = take(cast("Store", store), who, count, now=self.now, may_isolate=isolate)
         rows = {claim: [row.id for row in from_text(claim.args_json)] for claim in got}
         keys = [key for batch in rows.values() for key in batch]
         assert len(keys) == len({*keys}) <= most and {*returned} <= {*keys} <= {*returned, *free}

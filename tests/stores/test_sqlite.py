@@ -731,7 +731,7 @@ def test_a_finished_job_does_not_slow_a_claim(store: SqliteStore, other: sqlite3
     add(store, 50)
     small = steps_of_one_claim()
     store.insert([new(priority=level % 3) for level in range(5000)])
-    for claim in take(store, who, 2500, strategy="PRIORITY", isolate=False):
+    for claim in take(store, who, 2500, strategy="PRIORITY", may_isolate=False):
         end(store, claim)
     assert steps_of_one_claim() < small * 4
 

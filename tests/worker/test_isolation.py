@@ -65,7 +65,7 @@ def after_a_rescue(app: Rowlock, seconds: float = 0.0) -> View:
 def test_a_worker_with_quick_jobs_claims_nothing_until_they_are_done(app: Rowlock) -> None:
     view = after_a_rescue(app)
     assert view.request(run(), run()) is None
-    assert view.request() == ClaimRequest(count=9, strategy="FIFO", isolate=True)
+    assert view.request() == ClaimRequest(count=9, strategy="FIFO", may_isolate=True)
 
 
 def test_it_looks_at_once_on_a_machine_that_was_just_started(
@@ -97,7 +97,7 @@ def test_runs_that_are_lost_hold_up_nothing(app: Rowlock) -> None:
     lost = run()
     lost.context.lost = True
     asked = view.request(lost)
-    assert asked is not None and asked.isolate
+    assert asked is not None and asked.may_isolate
 
 
 def test_while_one_runs_nothing_else_is_claimed(app: Rowlock) -> None:

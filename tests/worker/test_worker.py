@@ -17,7 +17,7 @@ from rowlock import ConfigurationError, Fail, JobContext, JobFailed, Outcome, Re
 from rowlock.errors import CancelRequested, ClaimLost, RunTimedOut, StoreBusy
 from rowlock.execution.context import JobLogFilter
 from rowlock.pools.thread import ThreadPool
-from rowlock.worker.cycle import Cycle
+from rowlock.worker.next_cycle import NextCycle
 from rowlock.worker.worker import Worker
 from tests.eventually import eventually
 from tests.forks import end_child
@@ -906,16 +906,16 @@ def test_a_runner_that_is_late_claims_nothing_for_a_worker_that_has_ended(
         leave.wait(30)
         return is_alone(pool)
 
-    run_if_due = Cycle.run_if_due
+    after_run = NextCycle.after_run
 
-    def noticed(cycle: Cycle, *given: Any) -> bool:
+    def noticed(next_cycle: NextCycle, *given: Any) -> None:
         try:
-            return run_if_due(cycle, *given)
+            after_run(next_cycle, *given)
         finally:
             left.set()
 
     monkeypatch.setattr(ThreadPool, "is_alone", held_up)
-    monkeypatch.setattr(Cycle, "run_if_due", noticed)
+    monkeypatch.setattr(NextCycle, "after_run", noticed)
 
     @app.task
     def work() -> None: ...

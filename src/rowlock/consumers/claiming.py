@@ -74,7 +74,7 @@ class RowClaiming:
         taken: list[int] = []
         holder = {"worker": worker, "begins": int(begins)}
         count = min(request.count * (self._consumer.batch or 1), max(_MOST_ROWS, self._consumer.batch or 1))
-        if returned and request.isolate:  # a row whose worker died runs alone: it may kill the next one, too
+        if returned and request.may_isolate:  # whose worker died: they may kill the next one, too
             taken = self._retake(tx, holder, 1, (1, LONGEST_ISOLATION))
             if taken:
                 return taken, []

@@ -1,14 +1,13 @@
 """One cycle of a worker: maintenance, what may be claimed now, the exchange, and runs in their pools.
 
-Made by the loop's thread or by a runner, one at a time; says when one is due.
+Who makes one, and when, is in `next_cycle.py`.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rowlock.errors import TRANSIENT, StoreBusy, StoreClosed, StoreError, StoreMoved, WorkerGone
 from rowlock.execution.context import JobContext
@@ -33,7 +32,7 @@ SOON_SECONDS = 0.05
 
 
 class Cycle:
-    """Turns one worker's demand into runs; `lock` is held by whoever makes a cycle."""
+    """Turns one worker's demand into runs; not for two threads at once."""
 
     def __init__(
         self,
@@ -56,65 +55,21 @@ class Cycle:
         self._exchanger = exchanger
         self._demand = demand
         self._runs = runs
-        self._thread_load = runs.load["thread"]
         self._pools = pools
-        self.lock = threading.Lock()
         self.stopping = False  # nothing more is claimed
         self.reset(in_callers_thread=False)
 
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
-        self.closed = False  # no runner makes a cycle any more, until the worker runs again
-        self.failure: BaseException | None = None  # what went wrong in a runner's thread
         self._runs.pausing.clear()
         self._look_at = 0.0
-        self._enough = 0  # while more quick runs than these are left, outcomes wait for others,
-        self._due_at = 0.0  # but not longer than until then
-
-    # -- who makes one, and when -------------------------------------------------------------------
-
-    def due_in(self) -> float:
-        """In how many seconds what has ended is to be written: at once, unless enough quick runs are left.
-
-        Sharing an exchange cuts the processor time per job to 40 % (1 ms sleeps in four threads).
-        """
-        return max(0.0, self._due_at - time.monotonic()) if self._enough_left() else 0.0
-
-    def _enough_left(self) -> bool:
-        load = self._thread_load
-        return load.quick > self._enough and not load.slow
-
-    def run_if_due(self, is_alone: Callable[[], bool]) -> bool:
-        """For a runner whose run has ended; False if the loop's thread has to be woken for what is left.
-
-        The loop's thread sees to it by itself that outcomes do not wait for too long.
-        """
-        if self._enough_left():
-            return True
-        # Beside other runners the loop's thread makes it: it can wait for the disk while they run.
-        if self._thread_load.slow or not is_alone() or self.stopping or self.backoff.failing:
-            return False
-        if not self.lock.acquire(blocking=False):
-            return bool(self._runs.in_flight)  # whoever makes one looks again afterwards
-        try:
-            if not self.closed:
-                self.run()
-        except BaseException as error:
-            self.failure = error
-        finally:
-            self.lock.release()
-        left = self._unwritten and not self.due_in()
-        return bool(self._runs.in_flight) and not left and self.failure is None
 
     def run(self) -> float:
-        """Do what is due, write outcomes, claim for free slots; returns how long to wait. Needs the lock."""
+        """Do what is due, write outcomes, claim for free slots; returns how long to wait."""
         try:
             with self._store.database.together():
                 wait = self._steps()
-            self._enough = max(self._thread_load.quick // 2, self._pools.slots.get("thread", 1) - 1)
-            self._due_at = time.monotonic() + HORIZON
-            wait = max(wait, self.due_in())  # while enough is left, a runner makes the next one, or rings
             return min(wait, LOOK_EVERY_SECONDS) if self._exchanger.lost_claims.expected else wait
         except WorkerGone:
             self._heartbeat.declared_dead(self._heartbeat.id)

@@ -50,7 +50,7 @@ class Demand:
             count=wanted,
             strategy=self._profile.strategy,
             queues=self._profile.queues,
-            isolate=may_isolate,
+            may_isolate=may_isolate,
             unknown=self.unknown.names(),
         )
 
@@ -116,7 +116,7 @@ class Demand:
 
     def claimed(self, request: ClaimRequest, claims: Sequence[Claim]) -> None:
         """Take note of what came of a request."""
-        if request.isolate:
+        if request.may_isolate:
             self._isolation.asked_for(claims)
 
     def facts(self) -> dict[str, Any]:

@@ -6,19 +6,17 @@ import os
 
 from rowlock.execution.execute import Executor
 from rowlock.pools.thread import ThreadPool
-from rowlock.stores.base import Bell
-from rowlock.worker.cycle import Cycle
+from rowlock.worker.next_cycle import NextCycle
 from rowlock.worker.runs import Runs
 
 
 class Runner:
     """What each thread of one worker's thread pool does."""
 
-    def __init__(self, runs: Runs, executor: Executor, cycle: Cycle, bell: Bell) -> None:
+    def __init__(self, runs: Runs, executor: Executor, next_cycle: NextCycle) -> None:
         self._runs = runs
         self._executor = executor
-        self._cycle = cycle
-        self._bell = bell
+        self._next_cycle = next_cycle
 
     def work(self, pool: ThreadPool) -> None:
         """Take one run after the other, until the pool needs this thread no more."""
@@ -32,5 +30,5 @@ class Runner:
             # The last one to end makes the cycle and goes on with what comes: to wake the loop's thread
             # and to be woken by it takes longer than many a job (650 against 780 us, one job at a time), and
             # two threads that take the interpreter from each other take longer than one (30 k, 41 k jobs/s).
-            if runs.settle(run, outcome, ring=False) and not self._cycle.run_if_due(pool.is_alone):
-                self._bell.put(None)
+            if runs.settle(run, outcome, ring=False):
+                self._next_cycle.after_run(pool.is_alone)

@@ -94,6 +94,7 @@ class Runs:
                 report = run.context.take_report()
         if outcome.run_seconds is None and (began := run.context.began) is not None:
             outcome = msgspec.structs.replace(outcome, run_seconds=time.monotonic() - began)
+        # In this order: at every moment it is in one of them, or `lost_claims.py` would take it for lost.
         self._unwritten.add(outcome, report)
         self.in_flight.pop((run.claim.id, run.claim.claim), None)
         if run.context.timeout is not None:

@@ -22,11 +22,12 @@ from rowlock.liveness import Lease, Liveness
 from rowlock.options import check_seconds
 from rowlock.stores.base import Bell
 from rowlock.worker.counts import Counts, Tally
-from rowlock.worker.cycle import SOON_SECONDS, Cycle
+from rowlock.worker.cycle import Cycle
 from rowlock.worker.demand import Demand
 from rowlock.worker.exchanger import Exchanger
 from rowlock.worker.heartbeat import Heartbeat
 from rowlock.worker.maintenance_schedule import MaintenanceSchedule
+from rowlock.worker.next_cycle import NextCycle
 from rowlock.worker.options import STOP_GRACE, TIMEOUT_GRACE
 from rowlock.worker.poll_timing import PollTiming
 from rowlock.worker.pools import Pools, check_number
@@ -41,7 +42,6 @@ from rowlock.workload import App, Workload
 log = logging.getLogger("rowlock.worker")
 
 _LAST_TRIES = 3
-_LOOK_AT_QUICK_RUNS_SECONDS = 0.01  # for one that turns out to be slow while others wait for its thread
 
 
 class Worker:
@@ -97,7 +97,8 @@ class Worker:
             self.polls,
             self._exchanger,
         )
-        self._runner = Runner(self.runs, self._executor, self.cycle, self._bell)
+        self._next_cycle = NextCycle(self.cycle, self.runs, self._unwritten, self._pools, self._bell)
+        self._runner = Runner(self.runs, self._executor, self._next_cycle)
         self._stop_now = self._show_stacks = False
         self._stop_at: float | None = None
         self.ended = ""  # how the last run ended: finished, grace, now, stuck
@@ -230,6 +231,7 @@ class Worker:
         self._stop_at, self.ended = None, ""
         self._counts.reset()
         self.cycle.reset(in_callers_thread)
+        self._next_cycle.reset()
         self._pools.make(self._runner.work)
         self._demand.reset(self._pools.slots, self._prefetch)
         try:
@@ -246,30 +248,18 @@ class Worker:
 
     def run_once(self, until_empty: bool = False) -> float:
         """A cycle, unless a runner sees to that; returns how long to wait."""
-        cycle = self.cycle
         self._pools.go_on()
-        seconds = 0.0 if cycle.stopping else cycle.due_in()
-        if seconds or not cycle.lock.acquire(blocking=cycle.stopping):
-            return min(seconds or SOON_SECONDS, _LOOK_AT_QUICK_RUNS_SECONDS)
-        try:
-            if cycle.failure is not None:
-                raise cycle.failure
-            seconds = cycle.run()
+        with self._next_cycle.by_the_loop() as make:
+            if make is None:
+                return self._next_cycle.until_a_look()
+            seconds = make()
             return 0.0 if self._finished(until_empty) else seconds
-        finally:
-            cycle.lock.release()
 
     def _pause(self, seconds: float) -> None:
         if self.ended:
             return
-        elsewhere = self.cycle.lock.locked()  # a runner makes a cycle, and rings if it needs us
-        failing = self.cycle.backoff.failing
-        if elsewhere:
-            seconds = min(seconds, SOON_SECONDS)  # then it waits for jobs again, if the runner does not ring
-        elif self._unwritten and not failing:
-            seconds = min(seconds, self.cycle.due_in())
+        seconds, idle = self._next_cycle.pause(seconds)
         if seconds > 0:
-            idle = not (self.cycle.stopping or failing or elsewhere or self.cycle.due_in())
             for_jobs = idle and self._demand.may_claim()
             self.polls.wait(min(seconds, self._grace_left()), for_jobs=for_jobs)
         for run in self.runs.give_up_late_ones():
@@ -324,8 +314,7 @@ class Worker:
 
     def _end(self) -> None:
         """Give back what still runs, write what is left, retire."""
-        with self.cycle.lock:
-            self.cycle.closed = True
+        self._next_cycle.close()
         self.cycle.take_back()
         self.runs.give_back_all()
         self._pools.close()  # after that: what a pool breaks off has been decided on

@@ -413,7 +413,7 @@ def test_a_worker_that_was_declared_dead_claims_nothing(store: Store, strategy: 
     before = [found.claim for found in store.find()]
     for isolate in (True, False):
         with pytest.raises(WorkerGone):
-            take(store, stage.old, count, strategy=strategy, isolate=isolate)
+            take(store, stage.old, count, strategy=strategy, may_isolate=isolate)
     want = ClaimRequest(count=count, strategy=strategy)
     assert stage.first is not None
     for number in (1, 2):  # one, and several, are handed back in different statements

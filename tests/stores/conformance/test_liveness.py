@@ -173,7 +173,7 @@ def test_at_most_once_means_that_a_dead_worker_ends_it(store: Store) -> None:
 def test_a_job_enqueued_without_the_code_has_the_budget_that_its_worker_knew(store: Store) -> None:
     (once,) = add(store, task="once", max_attempts=None)
     (unknown,) = add(store, task="unknown", max_attempts=None)
-    take(store, worker(store, once=1), 2, isolate=False)
+    take(store, worker(store, once=1), 2, may_isolate=False)
     rescue(store)
     assert (state(store, once), state(store, unknown)) == ("failed", "queued")
 
@@ -192,9 +192,9 @@ def test_a_job_whose_worker_died_is_next_claimed_alone(store: Store) -> None:
     rescue(store)
     who = worker(store, "next")
     assert store.isolated_waiting([])
-    busy = take(store, who, 2, strategy="FIFO", isolate=False)
+    busy = take(store, who, 2, strategy="FIFO", may_isolate=False)
     assert poison not in [claim.id for claim in busy]
-    (claim,) = take(store, who, 4, strategy="FIFO", isolate=True)
+    (claim,) = take(store, who, 4, strategy="FIFO", may_isolate=True)
     assert claim.id == poison and claim.isolate >= 1
     end(store, claim)
     assert not store.isolated_waiting([])
@@ -237,7 +237,7 @@ def test_a_job_that_has_to_run_alone_is_claimed_ahead_of_the_line(
     (isolated,) = add(store, queue="b", priority=-5)
     add(store, 3, queue="b", priority=9)
     run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5 WHERE id = {isolated}")
-    others = take(store, who, count, strategy=strategy, isolate=False)
+    others = take(store, who, count, strategy=strategy, may_isolate=False)
     assert len(others) == count and isolated not in [claim.id for claim in others]
     assert {claim.queue for claim in take(store, who, count, strategy=strategy, queues=("a",))} == {"a"}
     store.set_queue("b", paused=True)
@@ -259,10 +259,10 @@ def test_a_queue_with_nothing_but_jobs_that_have_to_run_alone_is_passed_over(
     add(store, queue="b")
     run_sql(store, f"UPDATE {table(store, 'rowlock_jobs')} SET isolate = 5")
     mine = add(store, 2, queue="c")
-    want = ClaimRequest(count=count, strategy=strategy, queues=queues, isolate=False)
+    want = ClaimRequest(count=count, strategy=strategy, queues=queues, may_isolate=False)
     claimed = [claim.id for _ in range(3 - count) for claim in store.exchange(who, request=want).claims]
     assert sorted(claimed) == mine
-    assert take(store, who, isolate=False) == []  # which it remembers
+    assert take(store, who, may_isolate=False) == []  # which it remembers
     assert not store.source.has_work(who, want) and store.source.has_work(who, ClaimRequest(count=1))
 
 

@@ -94,7 +94,7 @@ class FusedExchange:
         if said.has_paused and not many:  # only the form for many looks at each queue
             return asked.claims_only()
         if said.leaves_places(request):
-            rest = replace(request, count=request.count - len(said.claims), isolate=False)
+            rest = replace(request, count=request.count - len(said.claims), may_isolate=False)
             return replace(asked.claims_only(), request=rest)
         return None
 
@@ -120,7 +120,7 @@ class FusedExchange:
         return exchange(schema, strategy, many=many, named=bool(names), done=done, asleep=asleep), {
             "begins": int(not asked.hand_over),
             "count": request.count,
-            "isolate": int(request.isolate),
+            "isolate": int(request.may_isolate),
             "after": request.after,
             "queue": names[0] if names else None,
             "queues": listed(names),

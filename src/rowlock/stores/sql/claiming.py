@@ -58,7 +58,7 @@ class Claiming:
     def take(self, settings: QueueSettings, has_isolated: bool, next_queue: str | None) -> list[Claim]:
         """Claim from the queues in turn, each by its own strategy; `next_queue` is the first to be asked."""
         request = self._request
-        if has_isolated and request.isolate and (claim := self._take_isolated()):
+        if has_isolated and request.may_isolate and (claim := self._take_isolated()):
             return [claim]  # its last worker died under it: it gets no neighbours that it could take along
         claims: list[Claim] = []
         # Never more queues than jobs are wanted, so that a thousand queues cost no more than a few.
@@ -126,7 +126,7 @@ def left_out(request: ClaimRequest) -> str | None:
 def has_work(db: Session, request: ClaimRequest) -> bool:
     """True if there is a job for this request, as far as a read can tell."""
     unknown = left_out(request)
-    if request.isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
+    if request.may_isolate and db.row("isolated_waiting", unknown=unknown, queues=listed(request.queues)):
         return True
     queues = queues_in_turn(db, request, queue_settings(db).paused, unknown=unknown)
     return any(True for _ in queues)
