@@ -201,6 +201,42 @@ def test_what_is_tried_leaves_nothing_behind(lab: Lab) -> None:
     assert table_of(lab.app(), lab, "id > 1").has_index is False
 
 
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_statements_that_are_asked_for_while_the_index_is_created_name_it_afterwards(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create()
+    table = table_of(lab.app(), lab, "id > 0")
+
+    def change_and_ask(self: Table, name: str, value: object) -> None:
+        """As if another thread asked whenever something changes."""
+        object.__setattr__(self, name, value)
+        assert self.statements
+
+    monkeypatch.setattr(Table, "__setattr__", change_and_ask)
+    table.indexes.create()
+    assert table.has_index and "INDEXED BY" in table.statements["take_free"]
+
+
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_statements_that_are_written_while_the_index_is_created_are_not_kept(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create()
+    table = table_of(lab.app(), lab, "id > 0")
+    written = table._written
+
+    def write_slowly(style: str | None) -> Any:
+        monkeypatch.undo()
+        found = written(style)
+        table.indexes.create()
+        return found
+
+    monkeypatch.setattr(table, "_written", write_slowly)
+    assert "INDEXED BY" not in table.on("pyformat")["take_free"]
+    assert table.has_index and "INDEXED BY" in table.on("pyformat")["take_free"]
+
+
 @pytest.mark.parametrize("lab", ["postgres"], indirect=True)
 def test_an_index_is_built_however_long_an_older_transaction_stays_open(lab: Lab) -> None:
     """The server waits for every transaction that began before; a limit for locks must not end that."""
