@@ -93,6 +93,18 @@ def test_a_generated_column_may_be_in_the_condition(lab: Lab) -> None:
     assert table.indexes.left_out == {} and "twice" in created
 
 
+@pytest.mark.parametrize("lab", ["postgres"], indirect=True)
+def test_a_generated_column_that_is_not_stored_is_left_out(lab: Lab) -> None:
+    if lab.execute("SELECT current_setting('server_version_num')::int < 180000") == [(True,)]:
+        pytest.skip("this PostgreSQL stores every generated column")
+    lab.create()
+    lab.execute(f"ALTER TABLE {lab.table} ADD COLUMN twice BIGINT GENERATED ALWAYS AS (id * 2) VIRTUAL")
+    table, created = initialised(lab, "twice > 3 AND id < 50")
+    lab.fill(1, 2)
+    assert left_out(table) == ["twice > 3"] and "virtual" in table.indexes.left_out["twice > 3"]
+    assert "50" in created and "twice" not in created and table.has_index
+
+
 def test_what_would_fail_for_some_values_only_is_left_out(lab: Lab) -> None:
     lab.create()
     condition = "json_extract(path, '$.n') > 1" if lab.is_sqlite else "CAST(path AS integer) > 1"
@@ -187,6 +199,42 @@ def test_what_is_tried_leaves_nothing_behind(lab: Lab) -> None:
         names = "sqlite_temp_master" if lab.is_sqlite else "pg_class WHERE relname = 'rowlock_trial'"
         assert db.using({"left": f"SELECT count(*) FROM {names}"}).row("left")[0] == 0
     assert table_of(lab.app(), lab, "id > 1").has_index is False
+
+
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_statements_that_are_asked_for_while_the_index_is_created_name_it_afterwards(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create()
+    table = table_of(lab.app(), lab, "id > 0")
+
+    def change_and_ask(self: Table, name: str, value: object) -> None:
+        """As if another thread asked whenever something changes."""
+        object.__setattr__(self, name, value)
+        assert self.statements
+
+    monkeypatch.setattr(Table, "__setattr__", change_and_ask)
+    table.indexes.create()
+    assert table.has_index and "INDEXED BY" in table.statements["take_free"]
+
+
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_statements_that_are_written_while_the_index_is_created_are_not_kept(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create()
+    table = table_of(lab.app(), lab, "id > 0")
+    written = table._written
+
+    def write_slowly(style: str | None) -> Any:
+        monkeypatch.undo()
+        found = written(style)
+        table.indexes.create()
+        return found
+
+    monkeypatch.setattr(table, "_written", write_slowly)
+    assert "INDEXED BY" not in table.on("pyformat")["take_free"]
+    assert table.has_index and "INDEXED BY" in table.on("pyformat")["take_free"]
 
 
 @pytest.mark.parametrize("lab", ["postgres"], indirect=True)

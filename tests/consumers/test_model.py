@@ -69,7 +69,7 @@ class ConsumerModel(RuleBasedStateMachine):
     def begin_anew(self, name: str) -> None:
         """As a process that has just started: it has taken no row yet, beyond which it would go on."""
         self.sources[name] = source = ConsumerSource(self.store.database, self.consumers[name])
-        source.table = copy(self.looked_at[name])  # the statements are always the same
+        source._table = copy(self.looked_at[name])  # the statements are always the same
         source.table.consumer = self.consumers[name]
         self.stores[name] = cast("Store", self.store.over(source))
         self.found_nothing[name] = False

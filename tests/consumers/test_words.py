@@ -55,6 +55,14 @@ def test_a_boolean_column_is_refused_whatever_the_words(lab: Lab, words: Words) 
             look(lab, kind, words)
 
 
+@pytest.mark.parametrize("lab", ["postgres"], indirect=True)
+def test_a_type_that_is_only_called_like_a_boolean_is_taken(lab: Lab) -> None:
+    lab.execute(f"CREATE TYPE {lab.prefix}booleanish AS ENUM ('new', 'busy', 'ok', 'bad')")
+    lab.execute(f'CREATE DOMAIN {lab.prefix}"boolean" AS text')
+    for kind in ("booleanish", '"boolean"'):
+        look(lab, f"{lab.prefix}{kind}", PLAIN)
+
+
 def test_words_that_the_columns_type_makes_one_value_are_refused(lab: Lab) -> None:
     if not lab.is_sqlite:
         lab.execute(f"CREATE DOMAIN {lab.prefix}flag AS boolean")

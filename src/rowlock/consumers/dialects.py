@@ -40,6 +40,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     nulls_after: str = ">"  # signs of an order in which nulls come last: > is ascending, < descending
     temporary: str = ""  # the schema of temporary tables
     trial_index: str = ""  # an index on an empty copy there: to try out which conditions it may have
+    trial_generated: str = ""  # a copy with generated columns, if an index must not have all of these
 
     def column_time(self, kind: str) -> ColumnTime:
         """How columns of this type hold a time."""
@@ -75,6 +76,7 @@ DIALECTS = {
         parameter="%({0})s",
         temporary="pg_temp",
         trial_index="CREATE INDEX rowlock_trial ON pg_temp.{t} ({key}) WHERE (\n{part}\n)",
+        trial_generated="CREATE TEMP TABLE {t} (LIKE {table} INCLUDING GENERATED)",
     ),
     "duckdb": Dialect(times=column_times.DUCKDB, nulls_after="<>"),
 }

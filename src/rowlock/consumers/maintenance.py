@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from rowlock import claim_outcomes
@@ -39,20 +39,31 @@ class MaintainedRows:
     def __init__(self, database: Database, consumer: Consumer) -> None:
         self.database = database
         self.consumer = consumer
+        # Of the first look at the table, which other consumers need not wait for: `cached_property` has one
+        # lock for all instances up to Python 3.11, and none after.
+        self._lock = threading.RLock()
+        self._table: Table | None = None
+        self._claiming: RowClaiming | None = None
         self._ages_at = self._overdue_at = 0.0
         self._told_broken: set[str] = set()
         self._told_refused: set[str] = set()
 
-    @cached_property
+    @property
     def table(self) -> Table:
         """The user's table, looked at on first use."""
-        self.database.open()
-        return Table(self.database, self.consumer)
+        with self._lock:
+            if self._table is None:
+                self.database.open()
+                self._table = Table(self.database, self.consumer)
+            return self._table
 
-    @cached_property
+    @property
     def claiming(self) -> RowClaiming:
         """How its rows are claimed."""
-        return RowClaiming(self.table)
+        with self._lock:
+            if self._claiming is None:
+                self._claiming = RowClaiming(self.table)
+            return self._claiming
 
     @contextmanager
     def write(self, now: float | None = None) -> Iterator[Session]:

@@ -93,9 +93,9 @@ class Table(DescribedTable):
             db.using(self.statements).rows("look_free")
 
     def _use_index(self, has_index: bool) -> None:
-        if has_index != self.has_index and self.dialect.hints:  # the statements name it, or do not
-            self._by_style = {}
-        self.has_index = has_index
+        before, self.has_index = self.has_index, has_index
+        if has_index != before and self.dialect.hints:  # the statements name it, or do not
+            self._by_style = {}  # only now: another thread may ask for them meanwhile
 
     # -- its statements --------------------------------------------------------------------------
 
@@ -106,9 +106,10 @@ class Table(DescribedTable):
 
     def on(self, style: str | None) -> Statements:
         """The statements for a user's connection; written once, because runs hold a lock when they ask."""
-        written = self._by_style.get(style)
+        by_style = self._by_style  # looked up before they are written: has_index may change meanwhile
+        written = by_style.get(style)
         if written is None:
-            written = self._by_style[style] = self._written(style)
+            written = by_style[style] = self._written(style)
         return written
 
     def _written(self, style: str | None) -> Statements:

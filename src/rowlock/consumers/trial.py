@@ -30,6 +30,7 @@ def refusals(table: Table, condition: str) -> dict[str, str | None]:
     """Why an index must not have each part of the condition; None: it may."""
     words = {name: table.filled(f"«{name}»") for name in ("t", "table", "key")}
     copy, place = _COPY.format(**words), f"{table.dialect.temporary}.{words['t']}"
+    generated = table.dialect.trial_generated.format(**words)
     impossible = _refusal(table, [copy])
     rows = [_row(table, place, values) for values in _ROWS]
     rows = [row for row in rows if _refusal(table, [copy, row]) is None]
@@ -43,6 +44,8 @@ def refusals(table: Table, condition: str) -> dict[str, str | None]:
         else:
             index = table.dialect.trial_index.format(**words, part=part)
             found[part] = _refusal(table, [copy, index, *rows])
+            if found[part] is None and generated:  # which are plain columns in the first copy
+                found[part] = _refusal(table, [generated, index])
     return found
 
 

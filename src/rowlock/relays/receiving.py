@@ -93,7 +93,8 @@ class ReceivingStore(Store):
         self._ring()
 
     def _next(self) -> Message | None:
-        if self.message is None and not self.wanted.is_set():
+        # Asked in this order: a message that `put` leaves between the two looks would be overwritten.
+        if not self.wanted.is_set() and self.message is None:
             # One round trip instead of two threads that wake each other, and one transaction instead of two:
             # the outcome of the last run and the start of the next.
             self.message = self._mailbox.take_now()

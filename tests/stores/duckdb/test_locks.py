@@ -42,8 +42,11 @@ def test_who_gives_up_is_passed_over() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="uses a timer of POSIX")
-def test_who_is_interrupted_is_passed_over() -> None:
+@pytest.mark.parametrize("its_turn", [False, True])
+def test_who_is_interrupted_is_passed_over(its_turn: bool) -> None:
     def interrupt(*_: object) -> None:
+        if its_turn:
+            lock.release()
         raise KeyboardInterrupt
 
     lock = FairLock()
@@ -55,5 +58,6 @@ def test_who_is_interrupted_is_passed_over() -> None:
             lock.acquire(60.0)
     finally:
         signal.signal(signal.SIGALRM, before)
-    lock.release()
+    if not its_turn:
+        lock.release()
     assert lock.acquire(0.0)

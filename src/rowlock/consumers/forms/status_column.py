@@ -43,10 +43,7 @@ _BOOKS: dict[str, dict[str, str]] = {
 _COLUMNS = (*(name for name in _BOOKS if name != "status"), "created_at", "max_attempts")
 _WORDS = ("due", "running", "done", "failed")
 _BUDGET = "(SELECT «max_attempts» FROM «table» WHERE «t».«key» = {claimed_key})"
-_FOUR_STATES = (
-    "(?!.*BOOL)",
-    "text: a boolean column cannot hold four states; use state=... or a text column",
-)
+_FOUR_STATES = "text: a boolean column cannot hold four states; use state=... or a text column"
 _REFUSED = frozenset("'{}«»\\\n\x00")
 
 
@@ -62,7 +59,11 @@ class Status(Form, msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     holds = shows_failures = True
-    column_types = dict.fromkeys(("sqlite", "postgresql", "duckdb"), _FOUR_STATES)
+    column_types = {
+        "sqlite": ("(?!.*BOOL)", _FOUR_STATES),
+        "postgresql": ("(?!boolean$)", _FOUR_STATES),  # a type of the user's may be called "booleanish"
+        "duckdb": ("(?!.*BOOL)", _FOUR_STATES),
+    }
 
     column: str
     due: Word = "pending"
