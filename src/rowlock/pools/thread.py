@@ -131,6 +131,11 @@ class ThreadPool:
         with self._lock:
             return not self._another_goes_on(time.monotonic())
 
+    def one_is_enough(self) -> bool:
+        """Whether what waits now is left to one thread."""
+        with self._lock:
+            return self._size == 1 or not self._waiting or self._one_is_enough(time.monotonic())
+
     # -- how many threads, with the lock held ----------------------------------------------------
 
     def _threads_needed(self, moment: float, are_new: bool) -> int:

@@ -46,6 +46,7 @@ class Pools:
         self._max_jobs_per_child = max_jobs_per_child
         self.callers_loop: asyncio.AbstractEventLoop | None = None  # of the program around the worker
         self.by_kind: dict[str, Pool] = {}
+        self._threads: ThreadPool | None = None
         self.slots: dict[str, int] = {}
 
     # -- which are needed --------------------------------------------------------------------------
@@ -80,6 +81,7 @@ class Pools:
         kinds = self._tasks_by_kind()
         self.slots = {kind: self._slots_in(kind, tasks) for kind, tasks in sorted(kinds.items())}
         self.by_kind = {kind: self._made(kind, kinds[kind], work) for kind in self.slots}
+        self._threads = next((pool for pool in self.by_kind.values() if isinstance(pool, ThreadPool)), None)
 
     def _made(self, kind: str, tasks: Sequence[Runnable], work: Callable[[ThreadPool], None]) -> Pool:
         """A pool of that kind; imported when it is first needed."""
@@ -121,8 +123,12 @@ class Pools:
 
     def go_on(self) -> None:
         """Look whether a run that was thought to be quick holds up others: then another thread goes on."""
-        if (threads := self.by_kind.get("thread")) is not None:
-            threads.submit(())
+        if self._threads is not None:
+            self._threads.submit(())
+
+    def one_thread_is_enough(self) -> bool:
+        """Whether what waits for threads is left to one of them."""
+        return self._threads is not None and self._threads.one_is_enough()
 
     def take_back(self, kinds: Iterable[str] | None = None) -> list[Run]:
         """The runs that have not begun, in all pools or in these; they will not."""
