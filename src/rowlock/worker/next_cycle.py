@@ -60,8 +60,8 @@ class NextCycle:
 
     def _make(self) -> float:
         wait = self._cycle.run()
-        # With half of them left, other threads go on during an exchange. None are kept where one thread does it
-        # all, and after the end of the queue.
+        # With half of them left, other threads go on during an exchange. None are kept where one thread does
+        # it all, and after the end of the queue.
         none_goes_on = self._cycle.came_short or self._pools.one_thread_is_enough()
         half = 0 if none_goes_on else self._thread_load.quick // 2
         self._enough = max(half, self._pools.slots.get("thread", 1) - 1)
