@@ -18,11 +18,22 @@ _LAST = "SELECT seq FROM sqlite_sequence WHERE name = 'rowlock_jobs'"
 # Ids and positions are the next numbers of one sequence. Leaving the columns out that most jobs do not use
 # takes a bulk insert from 6.4 to 4.2 us a row.
 _INSERT_PLAIN = f"INSERT INTO rowlock_jobs ({_PLAIN}) VALUES ({', '.join('?' * 11)})"  # noqa: S608
+_INSERT_ONE = (
+    f"INSERT INTO rowlock_jobs ({_PLAIN.removeprefix('id, ')}) "  # noqa: S608
+    f"VALUES ((SELECT seq + 1 FROM ({_LAST})), {', '.join('?' * 9)})"
+)
 _INSERT_FULL = f"INSERT INTO rowlock_jobs ({_FULL}) VALUES ({', '.join('?' * 15)})"  # noqa: S608
 
 
 def insert(connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float) -> list[Inserted]:
     """Write jobs without unique keys, with the next numbers of the sequence."""
+    if len(jobs) == 1 and jobs[0].is_plain:
+        # AUTOINCREMENT gives the id; the position is the same number. 29 us; 37 if it is asked for first.
+        try:
+            id = connection.execute(_INSERT_ONE, _values(jobs[0], now)).lastrowid
+            return [Inserted(id or 0, True, now)]
+        except sqlite3.IntegrityError:
+            pass  # no position: somebody has emptied sqlite_sequence. Any other reason is met again below.
     first = last_number(connection) + 1
     numbered = enumerate(jobs, first)
     if all(job.is_plain for job in jobs):
