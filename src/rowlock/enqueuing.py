@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 import msgspec
 
 from rowlock import codec
-from rowlock.arguments import Binding
 from rowlock.asynchronous import in_thread
 from rowlock.errors import ConfigurationError, StoreError
 from rowlock.job import Inserted, Job, NewJob, utc
 from rowlock.options import EnqueueOptions, with_options
+from rowlock.task_arguments import Binding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

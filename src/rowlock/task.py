@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from rowlock.arguments import Binding
 from rowlock.enqueuing import App, Enqueuer
 from rowlock.errors import ConfigurationError
 from rowlock.job import NewJob
 from rowlock.options import EnqueueOptions, Seconds, check_keywords, check_name, check_seconds, with_options
 from rowlock.retry import Retry, policy
+from rowlock.task_arguments import Binding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -110,7 +110,7 @@ class App:
     def destination(self, connection: object | None) -> Destination:
         """Where jobs are written: on a user's connection, in the running task's transaction, or as usual."""
         if connection is not None:
-            from rowlock.stores.sql.borrowing import borrow
+            from rowlock.stores.sql.user_connection_kinds import borrow
 
             return Destination(self.store, borrow(connection))
         destination = joined.get()

@@ -23,9 +23,9 @@ from rowlock.stores.address import store_for
 from rowlock.stores.postgres import PostgresStore
 from rowlock.stores.postgres.dialect import CHANNEL
 from rowlock.stores.postgres.inserting import stamp
-from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.inserting import insert
 from rowlock.stores.sql.store import Store
+from rowlock.stores.sql.user_connection_kinds import borrow
 from rowlock.strategies import names
 from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer

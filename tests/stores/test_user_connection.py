@@ -28,8 +28,8 @@ from sqlalchemy.pool import NullPool
 
 from rowlock import Rowlock
 from rowlock.errors import ConfigurationError, StoreBusy
-from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.user_connection import Answer, UserConnection
+from rowlock.stores.sql.user_connection_kinds import borrow
 from tests.django_setup import set_up_django
 
 # -- a place to write to -------------------------------------------------------------------------
@@ -614,7 +614,7 @@ def test_a_psycopg_cursor_is_refused_by_name(postgres_url: str) -> None:
 def test_recognising_imports_no_driver() -> None:
     script = """
 import sqlite3, sys
-from rowlock.stores.sql.borrowing import borrow
+from rowlock.stores.sql.user_connection_kinds import borrow
 connection = sqlite3.connect(":memory:")
 borrow(connection).run("SELECT 1", {})
 connection.close()

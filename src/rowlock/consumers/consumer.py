@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from rowlock.arguments import Binding
 from rowlock.consumers import forms, names
 from rowlock.consumers.batches import answering_each
 from rowlock.consumers.forms import Failed, Flag, Status
@@ -21,6 +20,7 @@ from rowlock.options import CONSUMERS, Seconds, check_keywords
 from rowlock.retry import Retry
 from rowlock.stores.sql.store import Store
 from rowlock.task import Runnable
+from rowlock.task_arguments import Binding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

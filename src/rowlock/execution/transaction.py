@@ -20,9 +20,9 @@ from rowlock.errors import ClaimLost, ConfigurationError
 from rowlock.execution.context import JobContext
 from rowlock.execution.transaction_thread import TransactionThread
 from rowlock.job import Ending, Outcome, Report
-from rowlock.stores.sql.borrowing import borrow
 from rowlock.stores.sql.store import Store
 from rowlock.stores.sql.user_connection import UserConnection
+from rowlock.stores.sql.user_connection_kinds import borrow
 
 T = TypeVar("T")
 log = logging.getLogger("rowlock.run")

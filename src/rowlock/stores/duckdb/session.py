@@ -10,9 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rowlock.stores.duckdb.dialect import STATEMENTS, names_in
-from rowlock.stores.sql.borrowing import counted_in_duckdb
 from rowlock.stores.sql.copying import refuse_moved
 from rowlock.stores.sql.session import FileSession
+from rowlock.stores.sql.user_connection_kinds import counted_in_duckdb
 
 if TYPE_CHECKING:
     import duckdb

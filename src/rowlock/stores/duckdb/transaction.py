@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rowlock.stores.sql.borrowing import Duckdb
 from rowlock.stores.sql.user_connection import Answer, OwnTransaction
+from rowlock.stores.sql.user_connection_kinds import Duckdb
 
 if TYPE_CHECKING:
     import duckdb

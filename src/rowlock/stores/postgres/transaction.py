@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rowlock.stores.sql.borrowing import Psycopg
 from rowlock.stores.sql.user_connection import OwnTransaction
+from rowlock.stores.sql.user_connection_kinds import Psycopg
 
 if TYPE_CHECKING:
     from rowlock.stores.postgres.database import PostgresDatabase

@@ -1,6 +1,7 @@
 """What rowlock needs of a connection or session that belongs to the user, whatever library made it.
 
-The libraries themselves are in `borrowing.py`; what is written and when it is committed, others decide.
+The libraries themselves are in `user_connection_kinds.py`; others decide what is written, and when it is
+committed.
 """
 
 from __future__ import annotations

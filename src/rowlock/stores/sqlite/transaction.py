@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rowlock.stores.sql.borrowing import Sqlite
 from rowlock.stores.sql.user_connection import Answer, OwnTransaction
+from rowlock.stores.sql.user_connection_kinds import Sqlite
 from rowlock.stores.sqlite.connections import Connection
 
 if TYPE_CHECKING:
