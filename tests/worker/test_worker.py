@@ -715,6 +715,7 @@ def test_a_worker_declared_dead_drops_its_claims_tells_its_tasks_and_goes_on(app
         later = time.time() + 1000
         app.store.beat("rescuer", "FIFO", now=later)
         assert app.store.rescue("rescuer", careful_age=20, now=later).workers == [old]
+        worker._heartbeat.run_once(time.monotonic() + 60)  # its next beat
         assert eventually(lambda: worker.id != old or None)
         assert app.result(job.id, timeout=30) == "second"
         eventually(lambda: any(run.context.lost for run in worker.runs.in_flight.values()) or told.is_set())
