@@ -80,6 +80,7 @@ class JobSource:
             return self._database.in_one_statement(asked)
 
     def pick(self, tx: Session, worker: str, request: ClaimRequest, begins: bool) -> list[Claim]:
+        # As in `queues_in_turn`, jobs of unknown tasks count: the claim has to step over them anyway.
         facts = tx.row("claim_facts", worker=worker, after=request.after, unknown=None)
         alive, has_settings, has_isolated, next_queue = facts
         if not alive:
