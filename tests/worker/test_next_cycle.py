@@ -17,16 +17,16 @@ from rowlock.worker.unwritten_outcomes import Unwritten
 
 
 class Worker:
-    """One that has just claimed so many quick jobs; `came_short`: and found no more."""
+    """One that has just claimed so many quick jobs; `found_nothing`: and then no more."""
 
     def __init__(
-        self, claimed: int, slots: int = 2, came_short: bool = False, one_thread: bool = False
+        self, claimed: int, slots: int = 2, found_nothing: bool = False, one_thread: bool = False
     ) -> None:
         self.unwritten, self.bell = Unwritten(), cast("queue.SimpleQueue[None]", queue.SimpleQueue())
         self.runs = Runs(self.unwritten, self.bell, 1.0)
         self.cycles = 0
         cycle = SimpleNamespace(
-            run=self.run, came_short=came_short, stopping=False, backoff=SimpleNamespace(failing=0)
+            run=self.run, found_nothing=found_nothing, stopping=False, backoff=SimpleNamespace(failing=0)
         )
         pools = SimpleNamespace(slots={"thread": slots}, one_thread_is_enough=lambda: one_thread)
         self.next = NextCycle(
@@ -62,8 +62,8 @@ class Worker:
         ({"claimed": 10}, 5),  # other threads go on with the other half
         ({"claimed": 10, "one_thread": True}, 9),
         ({"claimed": 10, "one_thread": True, "slots": 1}, 10),
-        ({"claimed": 10, "came_short": True}, 9),  # there is nothing more to be claimed
-        ({"claimed": 10, "came_short": True, "slots": 4}, 7),
+        ({"claimed": 10, "found_nothing": True}, 9),  # there is nothing more to be claimed
+        ({"claimed": 10, "found_nothing": True, "slots": 4}, 7),
     ],
 )
 def test_outcomes_wait_while_enough_quick_runs_are_left(
@@ -87,6 +87,15 @@ def test_a_runner_that_is_alone_makes_the_cycle_that_is_due() -> None:
     made.end(5)
     made.next.after_run(lambda: True)
     assert made.cycles == 2 and made.bell.empty()
+
+
+def test_a_runner_rings_if_the_loop_sleeps_for_longer_than_its_quick_runs_may_wait() -> None:
+    made = Worker(claimed=10)
+    made.end(10)
+    made.claimed = 10
+    assert made.next.pause(1.0)[0] == 1.0  # as beside a slow run
+    made.next.after_run(lambda: True)
+    assert made.cycles == 2 and not made.bell.empty()
 
 
 @pytest.mark.parametrize("ends", [4, 5, 10])

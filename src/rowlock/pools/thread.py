@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from rowlock.execution.stacks import stack_of
 from rowlock.pools.base import Run
 
-_TINY_SECONDS = 0.0003  # runs that are known to take no longer are left to one thread
+TINY_SECONDS = 0.0003  # runs that are known to take no longer are left to one thread
+_SHORT_SECONDS = 0.002  # outcomes of runs that take longer do not wait for the end of the line
 _GOING_ON_SECONDS = 0.005  # a thread that is in its run for longer does not go on with what waits for now
 _ALL_THREADS_SECONDS = 0.5  # for which every thread comes, after a run that was thought to be tiny was not
 
@@ -132,9 +133,11 @@ class ThreadPool:
             return not self._another_goes_on(time.monotonic())
 
     def one_is_enough(self) -> bool:
-        """Whether what waits now is left to one thread."""
+        """Whether one thread goes through what waits now, and soon has."""
         with self._lock:
-            return self._size == 1 or not self._waiting or self._one_is_enough(time.monotonic())
+            if self._size > 1:
+                return not self._waiting or self._one_is_enough(time.monotonic())
+            return not self._waiting or self._waiting[0].cost <= _SHORT_SECONDS
 
     # -- how many threads, with the lock held ----------------------------------------------------
 
@@ -155,7 +158,7 @@ class ThreadPool:
         """Whether what waits is left to one thread."""
         if self._slow_waiting or moment < self._all_threads_until:
             return False
-        return self._waiting[0].cost <= _TINY_SECONDS
+        return self._waiting[0].cost <= TINY_SECONDS
 
     def _another_goes_on(self, moment: float) -> bool:
         """Whether a thread is in a run that it has just begun."""

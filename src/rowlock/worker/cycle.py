@@ -62,7 +62,7 @@ class Cycle:
     def reset(self, in_callers_thread: bool) -> None:
         """Begin anew, as a worker does with each of its runs."""
         self.backoff = StoreBackoff(self._store.database.outage, in_callers_thread)
-        self.came_short = False  # the last claim brought less than was asked for
+        self.found_nothing = False  # the last claim brought no job
         self._runs.pausing.clear()
         self._look_at = 0.0
 
@@ -105,12 +105,12 @@ class Cycle:
         self.backoff.succeeded()
         demand.learn(batch.outcomes)
         if request is not None:
-            self.came_short = len(got.claims) < request.count
+            self.found_nothing = not got.claims
             demand.claimed(request, got.claims)
             # If the strategy was changed meanwhile, these came in the old order.
             self._admit(got.claims, request.count, in_order=self._profile.strategy == request.strategy)
         self._end_pausing(batch.outcomes)
-        if request is None or not self.came_short:
+        if request is None or len(got.claims) >= request.count:
             return 0.0 if demand.is_short() else self._until_deadline(_LOOK_SECONDS)
         idle = min(self._polls.idle_wait(), got.look_again_in)
         return min(idle, self._until_deadline(_LOOK_SECONDS)) if runs.in_flight else idle

@@ -33,7 +33,7 @@ class Demand:
 
     def reset(self, slots: Mapping[str, int], most: int | None) -> None:
         """Begin anew, with so many slots in each pool, and at most so many jobs prefetched."""
-        self.prefetch = {name: Prefetch(number, most) for name, number in slots.items()}
+        self.prefetch = {name: Prefetch(number, most, name == "thread") for name, number in slots.items()}
         self.unknown = UnknownTasks(self._registry)
         self._isolation = Isolation(self._store, self._profile)
 

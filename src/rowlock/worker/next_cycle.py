@@ -39,6 +39,7 @@ class NextCycle:
         self._failure: BaseException | None = None  # what went wrong in a runner's thread
         self._enough = 0  # while more quick runs than these are left, outcomes wait for others,
         self._due_at = 0.0  # but not longer than until then
+        self._loop_is_back_at = 0.0  # if nobody rings
 
     def close(self) -> None:
         """The worker ends: when this returns, no runner makes a cycle any more."""
@@ -62,7 +63,7 @@ class NextCycle:
         wait = self._cycle.run()
         # With half of them left, other threads go on during an exchange. None are kept where one thread does
         # it all, and after the end of the queue.
-        none_goes_on = self._cycle.came_short or self._pools.one_thread_is_enough()
+        none_goes_on = self._cycle.found_nothing or self._pools.one_thread_is_enough()
         half = 0 if none_goes_on else self._thread_load.quick // 2
         self._enough = max(half, self._pools.slots.get("thread", 1) - 1)
         self._due_at = time.monotonic() + HORIZON
@@ -92,6 +93,11 @@ class NextCycle:
 
     def pause(self, seconds: float) -> tuple[float, bool]:
         """How long of these seconds the loop may wait, and whether new jobs are to end that."""
+        seconds, for_jobs = self._pause(seconds)
+        self._loop_is_back_at = time.monotonic() + seconds
+        return seconds, for_jobs
+
+    def _pause(self, seconds: float) -> tuple[float, bool]:
         failing = self._cycle.backoff.failing
         if (
             self._lock.locked()
@@ -117,13 +123,15 @@ class NextCycle:
             return False
         if not self._lock.acquire(blocking=False):
             return bool(self._in_flight)  # whoever makes one looks again afterwards
+        wait = 0.0
         try:
             if not self._closed:
-                self._make()
+                wait = self._make()
         except BaseException as error:
             self._failure = error
         finally:
             self._lock.release()
-        if self._failure is not None or not self._in_flight:
+        if self._failure is not None or not self._in_flight or (self._unwritten and not self.due_in()):
             return False
-        return not self._unwritten or self.due_in() > 0
+        # Beside a slow run the loop sleeps for longer than quick ones may wait.
+        return self._loop_is_back_at <= time.monotonic() + max(wait, HORIZON) + _LOOK_AT_QUICK_RUNS_SECONDS

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from rowlock.endings import budget
 from rowlock.job import Claim, Outcome
+from rowlock.pools.thread import TINY_SECONDS
 from rowlock.retry import DEFAULT
 from rowlock.task import Runnable
 
@@ -35,8 +36,9 @@ class Prefetch:
     first that is not known to be quick: such a job is only claimed for a free slot.
     """
 
-    def __init__(self, slots: int, most: int | None = None) -> None:
+    def __init__(self, slots: int, most: int | None = None, in_threads: bool = False) -> None:
         self.slots = slots
+        self._in_threads = in_threads
         self._most = MAX_PREFETCHED if most is None else most
         self._seconds: dict[str, float] = {}
         self._runs: dict[str, int] = {}  # how many have taught that
@@ -106,5 +108,7 @@ class Prefetch:
         if any(map(math.isinf, costs)):
             self.ahead = 0
         elif len(costs) == wanted:
-            worth = HORIZON * self.slots / max(1e-6, sum(costs) / len(costs))
+            cost = max(1e-6, sum(costs) / len(costs))
+            side_by_side = 1 if self._in_threads and cost <= TINY_SECONDS else self.slots
+            worth = HORIZON * side_by_side / cost
             self.ahead = int(min(self._most, worth, 2 * self.ahead + self.slots))
