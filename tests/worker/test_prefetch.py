@@ -240,3 +240,15 @@ def test_a_stop_gives_back_what_has_not_begun(app: Rowlock, kind: str) -> None:
     stats = app.stats()
     assert (stats["completed"], stats["queued"]) == (151, 149)
     assert all(job.failures == 0 for job in app.jobs(state=State.QUEUED, limit=200))
+
+
+@pytest.mark.parametrize(("in_threads", "ahead"), [(True, 300), (False, 500)])
+def test_of_tiny_jobs_no_more_are_claimed_ahead_than_one_thread_does_in_time(
+    in_threads: bool, ahead: int
+) -> None:
+    """Several threads would not do more of them: 300 take 30 ms."""
+    prefetch = Prefetch(4, in_threads=in_threads)
+    for _ in range(12):
+        count = prefetch.wanted(0, 0)
+        prefetch.adapt([0.0001] * count, count)
+    assert prefetch.ahead == ahead
