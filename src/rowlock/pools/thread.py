@@ -133,7 +133,7 @@ class ThreadPool:
             return not self._another_goes_on(time.monotonic())
 
     def one_is_enough(self) -> bool:
-        """Whether one thread goes through what waits now, and soon has."""
+        """Whether a single thread soon gets through what waits now."""
         with self._lock:
             if self._size > 1:
                 return not self._waiting or self._one_is_enough(time.monotonic())
