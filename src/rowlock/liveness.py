@@ -49,6 +49,11 @@ class Lease(msgspec.Struct, frozen=True):
         """The age of a beat up to which a sleeping worker is worth a wake-up."""
         return self.seconds / 4
 
+    @property
+    def look_for_losses_every(self) -> float:
+        """Seconds between a relay's looks for claims that its target has lost."""
+        return self.seconds / 4
+
     def died_by(self, beat: float) -> float:
         """The moment by which the worker that beat last at `beat` had died: else it had beaten again."""
         return beat + self.beat_every

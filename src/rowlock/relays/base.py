@@ -232,7 +232,7 @@ class Relay:
     def _look_for_losses(self) -> None:
         moment = time.monotonic()
         if moment >= self._look_at:
-            self._look_at = moment + min(self._lease.seconds / 4, _LONGEST_BETWEEN_LOOKS)
+            self._look_at = moment + min(self._lease.look_for_losses_every, _LONGEST_BETWEEN_LOOKS)
             self.look()
 
     def look(self) -> None:

@@ -159,10 +159,10 @@ class DuckdbDatabase(Database):
         return self.access.together()
 
     def kept_others_waiting(self, careful_age: float) -> bool:
-        # A turn longer than the lease has kept everybody from beating: they come to it in the next few.
-        lease = careful_age * _LEASE_PER_CAREFUL_AGE
+        # A turn as long as that has kept everybody from beating: they come to it in the next few.
+        lease = Lease(careful_age * _LEASE_PER_CAREFUL_AGE)
         seconds, ago = self.access.long_turn()
-        return seconds >= lease / 2 and 0.0 <= ago < Lease(lease).beat_every
+        return seconds >= lease.claim_below and 0.0 <= ago < lease.beat_every
 
     def check_open(self, tx: Session) -> None:
         refuse_moved(tx)
