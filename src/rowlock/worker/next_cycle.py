@@ -73,7 +73,7 @@ class NextCycle:
 
     @contextmanager
     def by_the_loop(self) -> Iterator[Callable[[], float] | None]:
-        """What makes a cycle and returns how long to wait, for the block; None: it is not the loop's turn."""
+        """For the block, what makes a cycle and returns how long to wait; None: it is not the loop's turn."""
         stopping = self._cycle.stopping
         if not stopping and self.due_in():
             yield None
@@ -99,9 +99,7 @@ class NextCycle:
 
     def _pause(self, seconds: float) -> tuple[float, bool]:
         failing = self._cycle.backoff.failing
-        if (
-            self._lock.locked()
-        ):  # a runner makes a cycle; if it does not ring, jobs are waited for again after
+        if self._lock.locked():  # a runner makes a cycle, and may not ring: then look again soon
             return min(seconds, SOON_SECONDS), False
         due_in = self.due_in()
         if self._unwritten and not failing:
