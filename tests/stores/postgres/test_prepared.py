@@ -183,6 +183,24 @@ def test_an_interrupted_enqueue_is_not_done_later(store: PostgresStore, postgres
     patient.close()
 
 
+def test_a_statement_that_was_interrupted_before_the_wait_for_it_is_not_done_later(
+    store: PostgresStore,
+) -> None:
+    add(store)
+    jobs = f"{store.database.address.schema}.rowlock_jobs"
+    connections = store.database.connections
+    with connections.borrowed() as blocker, connections.borrowed() as watcher:
+        blocker.own_cursor.execute(f"BEGIN; LOCK TABLE {jobs} IN SHARE MODE")
+        with connections.borrowed() as connection:
+            at_work = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
+            process = connection.info.backend_pid
+            connection.pgconn.send_query(f"SET lock_timeout = 0; DELETE FROM {jobs}".encode())
+            eventually(lambda: watcher.own_cursor.execute(at_work, [process]).fetchone()[0])
+        eventually(lambda: not watcher.own_cursor.execute(at_work, [process]).fetchone()[0], timeout=20)
+        blocker.own_cursor.execute("COMMIT")
+        assert watcher.own_cursor.execute(f"SELECT count(*) FROM {jobs}").fetchone() == (1,)
+
+
 def test_times_keep_their_microseconds_where_numbers_are_written_short(
     store: PostgresStore, postgres_as_new: str
 ) -> None:

@@ -105,6 +105,10 @@ class Connection(psycopg.Connection[TupleRow]):
         """True if it is open and no transaction is."""
         return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
 
+    def is_answering(self) -> bool:
+        """True if the server is at work on a statement whose answer nobody has read."""
+        return not self.closed and self.pgconn.transaction_status == TransactionStatus.ACTIVE
+
     def is_usable(self) -> bool:
         """True if nothing came while nobody used it, such as the server's goodbye."""
         if time.monotonic() - self.used_at < _FRESH:
@@ -211,6 +215,8 @@ class Connections:
             connection.used_at = time.monotonic()
             self._idle.append(connection)
         else:
+            if connection.process == self._process and connection.is_answering():
+                connection.stop()  # an interrupt came before the wait, and the server would go on for nobody
             connection.close()
         self._room.release()
 
